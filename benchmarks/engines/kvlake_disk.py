@@ -1,0 +1,81 @@
+"""kvlake's disk tier used directly: puts and gets in batches of one chain, checksums on."""
+
+from pathlib import Path
+
+from engines.engine import WARM_BLOCKS, Sample, Workload, chain, drop_cache, empty_dir, timed
+from kvlake.keys.block import BlockKey, root_key
+from kvlake.tiers.disk.tier import DiskTier
+from kvlake.tiers.tier import Block, Get, Put, Read
+
+_ROOT = root_key(bytes(16))
+
+
+def blocks_of(work: Workload, batch: range) -> list[Block]:
+    """A batch of the session's chain."""
+    return [_block(work.keys, index, work.source[index]) for index in batch]
+
+
+def warm_blocks(work: Workload) -> list[Block]:
+    """A few blocks of another chain, put before the clock starts, so that what a store does once is done."""
+    keys = chain(min(WARM_BLOCKS, work.count), b"warm")
+    return [_block(keys, index, work.source[index]) for index in range(len(keys))]
+
+
+def _block(keys: tuple[bytes, ...], index: int, data: memoryview) -> Block:
+    return Block(BlockKey(keys[index]), BlockKey(keys[index - 1]) if index else _ROOT, index, data)
+
+
+def capacity(work: Workload) -> int:
+    """Room for the session and what a store keeps beside it."""
+    return work.nbytes + work.nbytes // 2 + (256 << 20)
+
+
+def expect(outcomes: list[Put] | list[Get], wanted: Put | Get) -> None:
+    other = [outcome for outcome in outcomes if outcome is not wanted]
+    if other:
+        raise RuntimeError(f"{len(other)} of {len(outcomes)} blocks came back {other[0]}, not {wanted}")
+
+
+class KvlakeDisk:
+    name = "kvlake-disk"
+
+    def __init__(self, workload: Workload, directory: Path) -> None:
+        self._work, self._root = workload, directory / "kvlake-disk"
+        self._tier: DiskTier | None = None
+
+    def _fresh(self) -> DiskTier:
+        self.close()
+        self._tier = DiskTier.open(empty_dir(self._root), capacity(self._work))
+        expect(self._tier.put(warm_blocks(self._work)), Put.STORED)
+        self._tier.sync()
+        return self._tier
+
+    def write(self) -> Sample:
+        work, tier = self._work, self._fresh()
+
+        def action() -> None:
+            for batch in work.puts():
+                expect(tier.put(blocks_of(work, batch)), Put.STORED)
+            tier.sync()
+
+        return timed(action, work.nbytes)
+
+    def read(self, operation: str) -> Sample:
+        work, tier = self._work, self._tier
+        assert tier is not None, "write comes first"
+        drop_cache(self._root)
+
+        def action() -> None:
+            for batch in work.gets(operation):
+                reads = [Read(BlockKey(work.keys[index]), work.target[index]) for index in batch]
+                expect(tier.get(reads), Get.HIT)
+
+        return timed(action, work.nbytes)
+
+    def note(self) -> str:
+        return self._tier.io_mode if self._tier else "not opened"
+
+    def close(self) -> None:
+        if self._tier is not None:
+            self._tier.close()
+            self._tier = None

@@ -1,0 +1,1 @@
+"""Runs the engines in rounds, compares them with the limit, and says which bars hold."""

@@ -1,0 +1,1 @@
+"""One folder per engine: engine hook -> store call. The engine is imported only inside its adapter."""

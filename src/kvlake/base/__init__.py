@@ -1,0 +1,1 @@
+"""Words that every room uses: errors, units, clock. Knows nothing of KV; standard library only."""

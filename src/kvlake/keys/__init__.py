@@ -1,0 +1,1 @@
+"""Same tokens, same key, on any machine, for ever: tokens, salt, namespace -> block keys."""

@@ -1,0 +1,147 @@
+"""Blocks <-> jobs: a run of blocks becomes one vectored write, neighbouring blocks become one vectored read."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kvlake.tiers.disk.job import Job
+from kvlake.tiers.disk.record import RUN_BLOCKS_MAX, Location, checksum_of, pack_descriptor, pack_record
+from kvlake.tiers.disk.segments import Segments
+from kvlake.tiers.disk.staging import Staging, is_aligned
+from kvlake.tiers.tier import PAGE_BYTES, Block, pages_of
+
+RUN_BYTES = 1 << 20
+"""Payload that is laid down, or read, as one job; a larger block is a job of its own."""
+
+_GAP_PAGES_MAX = 1
+"""Pages that a read goes across to merge two blocks: a run's descriptor."""
+
+
+class Run(NamedTuple):
+    """What one write lays down: blocks, their packed records, the extent, and the scratch buffer lent for it."""
+
+    members: list[tuple[int, Block]]
+    """(position in the caller's batch, block)"""
+    records: list[bytes]
+    page: int
+    pages: int
+    scratch: memoryview
+
+
+class Wanted(NamedTuple):
+    """A block to be read: where it lies and where it goes."""
+
+    location: Location
+    position: int
+    into: memoryview
+
+
+class Landed(NamedTuple):
+    """A block read: its bytes lie in `data` (the caller's buffer, or scratch where that could not be used)."""
+
+    wanted: Wanted
+    data: memoryview
+
+
+def split_runs(members: list[tuple[int, Block]]) -> Iterator[list[tuple[int, Block]]]:
+    """Consecutive blocks, as many as make one job."""
+    run: list[tuple[int, Block]] = []
+    nbytes = 0
+    for member in members:
+        size = memoryview(member[1].data).nbytes
+        if run and (nbytes + size > RUN_BYTES or len(run) == RUN_BLOCKS_MAX):
+            yield run
+            run, nbytes = [], 0
+        run.append(member)
+        nbytes += size
+    if run:
+        yield run
+
+
+def run_pages(members: list[tuple[int, Block]]) -> int:
+    """Pages of a run: its descriptor and its payloads."""
+    return 1 + sum(pages_of(memoryview(block.data).nbytes) for _, block in members)
+
+
+class Writer:
+    """Makes the write jobs of one put; hashing a run passes while earlier ones are in flight."""
+
+    def __init__(self, segments: Segments, staging: Staging, created_s: float) -> None:
+        self._segments, self._staging, self._created_s = segments, staging, created_s
+
+    def job(self, members: list[tuple[int, Block]], page: int) -> Job:
+        """The job that lays `members` down at `page`; its tag is the Run."""
+        pages = run_pages(members)
+        payloads = [memoryview(block.data).cast("B") for _, block in members]
+        in_place = [is_aligned(payload) for payload in payloads]
+        staged_pages = sum(pages_of(data.nbytes) for data, direct in zip(payloads, in_place, strict=True) if not direct)
+        scratch = self._staging.take(1 + staged_pages)
+        buffers, records = [scratch[:PAGE_BYTES]], []
+        at, next_page = PAGE_BYTES, page + 1
+        for (_, block), data, direct in zip(members, payloads, in_place, strict=True):
+            location = Location(checksum_of(block.key, data), next_page, data.nbytes, next_page - page)
+            records.append(pack_record(block.record(self._created_s), location))
+            if direct:
+                buffers.append(data)
+            else:
+                end = at + location.pages * PAGE_BYTES
+                scratch[at : at + data.nbytes] = data
+                buffers.append(scratch[at:end])
+                at = end
+            next_page += location.pages
+        pack_descriptor(buffers[0], self._segments.uuid, page, records)
+        file, offset = self._segments.place(page)
+        run = Run(members, records, page, pages, scratch)
+        return Job(file.fd, offset, buffers, pages * PAGE_BYTES, True, run)
+
+
+class Reader:
+    """Makes the read jobs of one get."""
+
+    def __init__(self, segments: Segments, staging: Staging) -> None:
+        self._segments, self._staging = segments, staging
+        self._gap = staging.take(_GAP_PAGES_MAX)
+        self._lent: list[memoryview] = [self._gap]
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for buffer in self._lent:
+            self._staging.give_back(buffer)
+
+    def jobs(self, wanted: Sequence[Wanted]) -> Iterator[Job]:
+        """Jobs for `wanted`, which must be in order of page; the tag of each is its list of Landed."""
+        group: list[Wanted] = []
+        for item in wanted:
+            if group and not self._joins(group, item):
+                yield self.job(group)
+                group = []
+            group.append(item)
+        if group:
+            yield self.job(group)
+
+    def job(self, group: list[Wanted]) -> Job:
+        """One job that reads a group of neighbours."""
+        buffers, landed, end = [], [], group[0].location.page
+        for item in group:
+            if item.location.page > end:
+                buffers.append(self._gap[: (item.location.page - end) * PAGE_BYTES])
+            data = item.into if is_aligned(item.into) else self._scratch(item.location.pages)
+            buffers.append(data)
+            landed.append(Landed(item, data[: item.location.nbytes]))
+            end = item.location.page + item.location.pages
+        file, offset = self._segments.place(group[0].location.page)
+        nbytes = (end - group[0].location.page) * PAGE_BYTES
+        return Job(file.fd, offset, buffers, nbytes, False, landed)
+
+    def _scratch(self, pages: int) -> memoryview:
+        buffer = self._staging.take(pages)
+        self._lent.append(buffer)
+        return buffer[: pages * PAGE_BYTES]
+
+    def _joins(self, group: list[Wanted], item: Wanted) -> bool:
+        first, last = group[0].location, group[-1].location
+        gap = item.location.page - (last.page + last.pages)
+        size = (item.location.page + item.location.pages - first.page) * PAGE_BYTES
+        # Descriptor and header pages keep a run's blocks apart from the next segment's by more than one page.
+        return 0 <= gap <= _GAP_PAGES_MAX and size <= RUN_BYTES + PAGE_BYTES and len(group) < RUN_BLOCKS_MAX
