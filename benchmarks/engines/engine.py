@@ -120,6 +120,16 @@ def page_buffer(nbytes: int) -> memoryview:
     return memoryview(mmap.mmap(-1, nbytes, flags=flags))
 
 
+def touch_free_memory(nbytes: int) -> None:
+    """Take up to `nbytes` of what is free (at most half of it), touch it and give it back.
+
+    A virtual machine's memory is slow at its very first use, when the host must find it; a RAM file system would pay
+    that at random.
+    """
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    page_buffer(max(min(nbytes, free // 2), PAGE)).release()
+
+
 def fill(buffer: memoryview) -> None:
     """Random bytes, and a stamp on every page: nothing may profit from compressing or deduplicating."""
     tile = os.urandom(min(_TILE, len(buffer)))

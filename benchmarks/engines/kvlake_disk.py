@@ -1,5 +1,6 @@
 """kvlake's disk tier used directly: puts and gets in batches of one chain, checksums on."""
 
+import os
 from pathlib import Path
 
 from engines.engine import WARM_BLOCKS, Sample, Workload, chain, drop_cache, empty_dir, timed
@@ -8,6 +9,7 @@ from kvlake.tiers.disk.tier import DiskTier
 from kvlake.tiers.tier import Block, Get, Put, Read
 
 _ROOT = root_key(bytes(16))
+_ORDINARY_BYTES, _ROOM_BYTES = 32 << 30, 8 << 30
 
 
 def blocks_of(work: Workload, batch: range) -> list[Block]:
@@ -25,9 +27,13 @@ def _block(keys: tuple[bytes, ...], index: int, data: memoryview) -> Block:
     return Block(BlockKey(keys[index]), BlockKey(keys[index - 1]) if index else _ROOT, index, data)
 
 
-def capacity(work: Workload) -> int:
-    """Room for the session and what a store keeps beside it."""
-    return work.nbytes + work.nbytes // 2 + (256 << 20)
+def capacity(work: Workload, directory: Path) -> int:
+    """A store of an ordinary size, whose segments are 1 GiB: as with the control's file, the disk was allocated before
+    the clock started. Only what is written takes room; where even that is scarce, a store just large enough."""
+    stat = os.statvfs(directory)
+    if stat.f_bavail * stat.f_frsize > work.nbytes + _ROOM_BYTES:
+        return _ORDINARY_BYTES
+    return max(work.nbytes + work.nbytes // 2 + (256 << 20), work.count << 15)
 
 
 def expect(outcomes: list[Put] | list[Get], wanted: Put | Get) -> None:
@@ -45,7 +51,7 @@ class KvlakeDisk:
 
     def _fresh(self) -> DiskTier:
         self.close()
-        self._tier = DiskTier.open(empty_dir(self._root), capacity(self._work))
+        self._tier = DiskTier.open(empty_dir(self._root), capacity(self._work, self._root))
         expect(self._tier.put(warm_blocks(self._work)), Put.STORED)
         self._tier.sync()
         return self._tier

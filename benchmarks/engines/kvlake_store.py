@@ -1,4 +1,4 @@
-"""The whole store with a memory tier of 0 bytes: the same batches through index, moves and disk tier."""
+"""The whole store without a memory tier: the same batches through index, moves and disk tier."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import kvlake
 from engines.engine import Sample, Workload, drop_cache, empty_dir, timed
 from engines.kvlake_disk import blocks_of, capacity, expect, warm_blocks
 from kvlake.keys.block import BlockKey
+from kvlake.tiers.disk.tier import DiskTier
 from kvlake.tiers.tier import Get, Put
 
 
@@ -18,7 +19,8 @@ class KvlakeStore:
 
     def _fresh(self) -> kvlake.Store:
         self.close()
-        store = kvlake.open_store(empty_dir(self._root), memory_bytes=0, disk_bytes=capacity(self._work))
+        root = empty_dir(self._root)
+        store = kvlake.open_store(root, memory_bytes=0, disk_bytes=capacity(self._work, root))
         self._store = store
         expect(store.put(warm_blocks(self._work)), Put.STORED)
         store.flush()
@@ -48,7 +50,8 @@ class KvlakeStore:
         return timed(action, work.nbytes)
 
     def note(self) -> str:
-        return "memory tier of 0 bytes, the disk tier as above"
+        modes = [tier.io_mode for tier in self._store.tiers() if isinstance(tier, DiskTier)] if self._store else []
+        return f"no memory tier, {', '.join(modes) or 'not opened'}"
 
     def close(self) -> None:
         if self._store is not None:

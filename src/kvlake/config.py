@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from kvlake.base.errors import ConfigError
@@ -18,6 +19,7 @@ from kvlake.base.units import parse_bytes, parse_seconds
 from kvlake.policy.rank import RANKS
 
 _PREFIX = "KVLAKE_"
+_MAY_BE_ZERO = {"idle_ttl_s", "get_timeout_s"}
 
 
 def _setting(default: Any, help_text: str) -> Any:
@@ -53,7 +55,7 @@ def load_settings(file: str | os.PathLike[str] | None = None, /, **given: Any) -
     """Settings from the call, the environment, a TOML file and the defaults. Raises ConfigError."""
     file = file or os.environ.get(_PREFIX + "CONFIG")
     merged: dict[str, Any] = dict(_read(Path(file))) if file else {}
-    merged |= {name: os.environ[_PREFIX + name.upper()] for name in _names() if _PREFIX + name.upper() in os.environ}
+    merged |= _from_environment()
     merged |= {name: value for name, value in given.items() if value is not None}
     for name in merged:
         if name not in _names():
@@ -62,6 +64,24 @@ def load_settings(file: str | os.PathLike[str] | None = None, /, **given: Any) -
             raise ConfigError(f"unknown setting {name!r}; {hint}")
     defaults: dict[str, Any] = {item.name: item.default if item.name != "quotas" else {} for item in fields(Settings)}
     return Settings(**{name: _convert(name, value) for name, value in (defaults | merged).items()})
+
+
+def _from_environment() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for variable, value in os.environ.items():
+        if not variable.startswith(_PREFIX):
+            continue
+        name = variable.removeprefix(_PREFIX).lower()
+        if name in _names():
+            found[name] = value
+            continue
+        # Other such names may be others' own (an orchestrator makes KVLAKE_PORT of a service); a slip is ours to tell.
+        near = get_close_matches(name, _names(), 1, cutoff=0.8)
+        if near:
+            raise ConfigError(
+                f"unknown setting {variable} in the environment; did you mean {_PREFIX}{near[0].upper()}?"
+            )
+    return found
 
 
 def _names() -> list[str]:
@@ -73,7 +93,7 @@ def _read(file: Path) -> Mapping[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
 
 
@@ -92,9 +112,12 @@ def _parse(name: str, value: Any) -> Any:
     if name.endswith("_bytes"):
         return parse_bytes(value)
     if name.endswith("_s"):
-        return parse_seconds(value)
+        return _seconds(name, value)
     if name.endswith("_watermark"):
-        return float(value)
+        fraction = float(value)
+        if not 0 < fraction <= 1:
+            raise ConfigError("write a fraction above 0 and up to 1")
+        return fraction
     if name == "rank":
         if value not in RANKS:
             raise ConfigError(f"choose one of {', '.join(RANKS)}")
@@ -102,11 +125,22 @@ def _parse(name: str, value: Any) -> Any:
     return _boolean(value)
 
 
+def _seconds(name: str, value: Any) -> float:
+    seconds = parse_seconds(value)
+    if not seconds <= TIMEOUT_MAX:
+        raise ConfigError("write a time that ends")
+    if not seconds and name not in _MAY_BE_ZERO:
+        raise ConfigError("it cannot be 0; write a time like '10 s'")
+    return seconds
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, str):
-        # In the environment: KVLAKE_QUOTAS="alice=1 GiB,*=100 MiB"
-        return dict(item.split("=", 1) for item in value.split(",") if item)
-    return dict(value)
+    if isinstance(value, Mapping):
+        return value
+    pairs = [item.partition("=") for item in str(value).split(",") if item.strip()]
+    if not all(equals for _, equals, _ in pairs):
+        raise ConfigError("write tenants and sizes like 'alice=1 GiB,*=100 MiB'")
+    return {tenant.strip(): size for tenant, _, size in pairs}
 
 
 def _boolean(value: Any) -> bool:

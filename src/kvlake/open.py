@@ -1,6 +1,7 @@
 """The only place where a name becomes a class: settings -> a store over its tiers."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,26 @@ def open_store(
     StoreBusyError, StoreFormatError, CapacityError, or OSError when the directory cannot be used at all.
     """
     chosen = load_settings(config, **settings)
+    options = _options(chosen, read_only=read_only)
     tiers: list[Tier] = []
     session_log = None
-    if chosen.memory_bytes and not read_only:
-        tiers.append(MemoryTier(chosen.memory_bytes, prefault=chosen.memory_prefault))
-    if path is not None and chosen.disk_bytes:
-        disk, session_log = _open_disk(Path(path), chosen, read_only=read_only)
-        tiers.append(disk)
-    if not tiers:
-        raise ConfigError(
-            "a store needs a memory tier (memory_bytes) or a directory with a disk tier (path, disk_bytes)"
-        )
-    return Store(tiers, _options(chosen), session_log=session_log)
+    with ExitStack() as opened:
+        if chosen.memory_bytes and not read_only:
+            tiers.append(MemoryTier(chosen.memory_bytes, prefault=chosen.memory_prefault))
+        if path is not None and chosen.disk_bytes:
+            disk, session_log = _open_disk(Path(path), chosen, opened, read_only=read_only)
+            tiers.append(disk)
+        if not tiers:
+            raise ConfigError(
+                "a store needs a memory tier (memory_bytes) or a directory with a disk tier (path, disk_bytes)"
+            )
+        store = Store(tiers, options, session_log=session_log)
+        opened.pop_all()
+    return store
 
 
-def _open_disk(path: Path, chosen: Settings, *, read_only: bool) -> tuple[DiskTier, SessionLog]:
+def _open_disk(path: Path, chosen: Settings, opened: ExitStack, *, read_only: bool) -> tuple[DiskTier, SessionLog]:
+    """The tier and the log; `opened` closes what of them is there should the rest fail."""
     if read_only and not path.is_dir():
         raise ConfigError(f"there is no store at {path}; give its directory")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,11 +61,15 @@ def _open_disk(path: Path, chosen: Settings, *, read_only: bool) -> tuple[DiskTi
     )
     device = Device(path, direct=chosen.disk_direct and not read_only)
     disk = DiskTier.open(path, options, device=device)
-    return disk, SessionLog(device, options.log_bytes // 2, read_only=read_only)
+    opened.callback(disk.close)
+    session_log = SessionLog(device, options.log_bytes // 2, read_only=read_only)
+    opened.callback(session_log.close)
+    return disk, session_log
 
 
-def _options(chosen: Settings) -> StoreOptions:
+def _options(chosen: Settings, *, read_only: bool) -> StoreOptions:
     return StoreOptions(
+        read_only=read_only,
         get_timeout_s=chosen.get_timeout_s,
         io_timeout_s=chosen.io_timeout_s,
         idle_ttl_s=chosen.idle_ttl_s or None,

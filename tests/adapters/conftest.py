@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Mi
 from transformers.utils import logging
 
 import kvlake
+from kvlake.adapters.transformers import Engine
 
 VOCABULARY = 97
 WINDOW = 24
@@ -36,8 +37,9 @@ CONFIGS = {
 
 
 @pytest.fixture(autouse=True, scope="session")
-def two_threads():
-    torch.set_num_threads(2)
+def one_thread():
+    # Tiny models gain nothing from more, and threads that spin for each other crawl on a busy machine.
+    torch.set_num_threads(1)
     logging.set_verbosity_error()
 
 
@@ -72,16 +74,34 @@ def prompt():
 
 @pytest.fixture
 def open_at(tmp_path):
-    """Open the store of a folder; it is checked and closed when the test ends."""
+    """A store in memory alone, or over a folder; one that was open there before is closed first. All are audited."""
     opened = []
 
-    def make(folder="store"):
-        opened.append(kvlake.open_store(tmp_path / folder, memory_bytes="16 MiB", disk_bytes="64 MiB"))
+    def shut(store):
+        assert all(report.ok for report in store.check())
+        store.close()
+
+    def make(folder=None):
+        path = tmp_path / folder if folder else None
+        while path is not None and opened:
+            shut(opened.pop())
+        opened.append(kvlake.open_store(path, memory_bytes="16 MiB", disk_bytes="64 MiB"))
         return opened[-1]
 
     yield make
     for store in opened:
-        store.close()
+        shut(store)
+
+
+@pytest.fixture
+def engine(tiny, open_at):
+    """An engine over a tiny model and a store; `over` another store, with other settings."""
+
+    def make(over=None, model=None, **settings):
+        store = over if over is not None else open_at()
+        return Engine(model if model is not None else tiny(), store, block_tokens=16, **settings)
+
+    return make
 
 
 class Faulty:

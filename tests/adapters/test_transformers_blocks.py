@@ -168,7 +168,6 @@ def test_a_late_write_to_the_buffer_does_not_reach_the_cache():
     import_blocks(one_head, loaded, buffer)
     buffer[:] = bytes(len(buffer))
     for layer, (keys, values) in zip(loaded.layers, given_states, strict=True):
-        assert layer.keys.is_contiguous()
         assert same(layer.keys, keys)
         assert same(layer.values, values)
 

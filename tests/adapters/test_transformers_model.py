@@ -166,6 +166,7 @@ def test_keys_that_depend_on_the_prompts_length_are_refused(rope, said):
 
 
 def test_other_families_of_models_are_refused(open_at):
+    store = open_at()
     recurrent = MambaForCausalLM(MambaConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2)).eval()
     hybrid = built(
         Qwen3NextConfig(
@@ -185,7 +186,7 @@ def test_other_families_of_models_are_refused(open_at):
         (translator, "encoder-decoder"),
     ):
         with pytest.raises(UnsupportedModelError, match=said):
-            Engine(model, open_at())
+            Engine(model, store)
 
 
 def test_a_model_that_asks_for_another_cache_is_refused(tiny):

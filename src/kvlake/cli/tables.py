@@ -1,6 +1,5 @@
 """What commands print: rows -> a table for people; values -> JSON for programs."""
 
-import base64
 import json
 import time
 from collections.abc import Iterable, Sequence
@@ -14,12 +13,12 @@ from kvlake.base.units import format_seconds
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; what is not text stands to the right."""
-    listed = [list(row) for row in rows]
-    # As text, or tabulate would read a session named "007" as a number.
-    right = [all(_is_figure(row[at]) for row in listed) for at in range(len(header))]
-    align = ["right" if each else "left" for each in right]
-    click.echo(tabulate(listed, header, tablefmt="simple", disable_numparse=True, colalign=align if listed else None))
+    """A table; a column stands to the right where its header begins with `>`."""
+    align = ["right" if name.startswith(">") else "left" for name in header]
+    names = [name.removeprefix(">") for name in header]
+    # No parsing of numbers: a session may be named "007".
+    listed = [list(map(str, row)) for row in rows]
+    click.echo(tabulate([names, *listed], "firstrow", disable_numparse=True, colalign=align))
 
 
 def print_json(value: Any) -> None:
@@ -37,13 +36,9 @@ def ago(unix_s: float) -> str:
     return f"{format_seconds(max(0.0, time.time() - unix_s))} ago"
 
 
-def _is_figure(cell: object) -> bool:
-    return isinstance(cell, int | float) or (isinstance(cell, str) and cell[:1].isdigit() and not cell.isidentifier())
-
-
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, bytes):
         return value.hex()
-    return base64.b64encode(bytes(value)).decode()
+    raise TypeError(f"{type(value).__name__} has no JSON form")

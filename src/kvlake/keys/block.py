@@ -86,6 +86,8 @@ def _digest(person: bytes, *parts: bytes) -> BlockKey:
 
 def _token_bytes(tokens: Sequence[int]) -> bytes:
     """Token ids as consecutive little-endian u32."""
+    if isinstance(tokens, bytes | bytearray):
+        tokens = list(tokens)  # whose bytes are token ids; an array would take them for its raw memory
     try:
         ids = array("I", tokens)
     except (OverflowError, TypeError) as error:

@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 _SWEEP_S = 1.0
 """Time between looks for idle sessions and expired blocks."""
 
+_RETRY_S = 5.0
+"""Time between attempts to copy down what a slower tier would not take."""
+
 
 class Background:
     """The background thread of one store."""
@@ -25,10 +28,13 @@ class Background:
         self._core, self._moves, self._commit, self._sweep = core, moves, commit, sweep
         self._wake = threading.Condition()
         self._queue: deque[list[BlockKey]] = deque()  # guarded by _wake
-        self._working = False  # guarded by _wake
+        self._queued = self._done = 0  # batches ever; guarded by _wake
         self._uncommitted = False  # guarded by _wake
         self._closing = False  # guarded by _wake
+        self._next_commit = self._next_sweep = self._next_retry = 0.0  # monotonic; of the thread alone
         self._thread = threading.Thread(target=self._run, name="kvlake-background", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def demote_soon(self, keys: Sequence[BlockKey]) -> None:
@@ -36,58 +42,105 @@ class Background:
         with self._wake:
             if keys:
                 self._queue.append(list(keys))
+                self._queued += 1
             self._uncommitted = True
             self._wake.notify_all()
 
     def drain(self, timeout_s: float | None) -> bool:
-        """Wait until everything queued before has been copied down; False when the time ran out."""
-        if threading.current_thread() is self._thread:
-            return True
-        with self._wake:
-            return self._wake.wait_for(lambda: not self._queue and not self._working, timeout_s)
+        """Wait until everything queued before has been copied down; False when the time ran out.
 
-    def stop(self, timeout_s: float) -> None:
-        """Drain, then end the thread."""
-        self.drain(timeout_s)
+        On the background thread itself, where a sweep may come to wait, there is nothing to wait for: also False.
+        """
+        if threading.current_thread() is self._thread:
+            return False
+        with self._wake:
+            goal = self._queued
+            self._wake.wait_for(lambda: self._done >= goal or self._closing, timeout_s)
+            return self._done >= goal
+
+    def catch_up(self, timeout_s: float | None) -> bool:
+        """Drain, with another try of what a slower tier would not take before; False when it still will not."""
+        self.demote_soon(self._stuck())
+        return self.drain(timeout_s) and not self._core.stuck
+
+    def stop(self, patience_s: float) -> None:
+        """Copy down what is left for as long as that gets on, and end the thread.
+
+        A tier that does not move for `patience_s` is not waited for.
+        """
+        self.demote_soon(self._stuck())
+        before = -1
+        while not self.drain(patience_s) and (copied := self._copied()) != before:
+            before = copied
         with self._wake:
             self._closing = True
             self._wake.notify_all()
-        self._thread.join(timeout_s)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(patience_s)
+
+    def tell(self, callback: Callable[[str], None], session_id: str) -> None:
+        """Call into the engine's code, whose faults are not the store's."""
+        try:
+            callback(session_id)
+        except Exception:
+            log.exception("an on_idle callback failed for session %r", session_id)
+            self._core.count("callback_errors")
 
     def _run(self) -> None:
-        next_sweep = next_commit = 0.0
-        clock, options = self._core.clock, self._core.options
-        while True:
-            with self._wake:
-                if not self._queue and not self._closing:
-                    self._wake.wait(options.commit_interval_s if self._uncommitted else _SWEEP_S)
-                if self._closing:
-                    return
-                keys = self._queue.popleft() if self._queue else []
-                self._working = True
-                commit_due = self._uncommitted and clock.monotonic() >= next_commit
-                if commit_due:
-                    self._uncommitted = False  # what is put from here on needs another commit
+        while (keys := self._next()) is not None:
             try:
-                self._step(keys)
-                if commit_due:
-                    next_commit = clock.monotonic() + options.commit_interval_s
-                    if not self._commit():
-                        self.demote_soon([])
-                if clock.monotonic() >= next_sweep:
-                    next_sweep = clock.monotonic() + _SWEEP_S
-                    self._sweep()
+                self._work(keys)
             except Exception:
                 # The outermost loop: a fault here costs misses, never the thread.
                 log.exception("background work of the store failed")
                 self._core.count("background_errors")
             finally:
                 with self._wake:
-                    self._working = False
+                    self._done += bool(keys)
                     self._wake.notify_all()
 
-    def _step(self, keys: list[BlockKey]) -> None:
+    def _next(self) -> list[BlockKey] | None:
+        """The next batch, empty when it is merely time to look around; None when the store closes."""
+        with self._wake:
+            if not self._queue and not self._closing:
+                self._wake.wait(self._core.options.commit_interval_s if self._uncommitted else _SWEEP_S)
+            if self._closing:
+                return None
+            return self._queue.popleft() if self._queue else []
+
+    def _work(self, keys: list[BlockKey]) -> None:
+        clock = self._core.clock
         if keys:
             self._moves.demote(keys)
         for position in range(len(self._core.tiers)):
             self._moves.relieve(position)
+        if self._uncommitted and clock.monotonic() >= self._next_commit:
+            self._next_commit = clock.monotonic() + self._core.options.commit_interval_s
+            self._commit_now()
+        if clock.monotonic() >= self._next_retry:
+            self._next_retry = clock.monotonic() + _RETRY_S
+            self._moves.demote(self._stuck())
+        if clock.monotonic() >= self._next_sweep:
+            self._next_sweep = clock.monotonic() + _SWEEP_S
+            self._sweep()
+
+    def _stuck(self) -> list[BlockKey]:
+        """What a slower tier would not take, in the order of its chains."""
+        core = self._core
+        with core.lock:
+            found = [entry for key in core.stuck if (entry := core.index.get(key)) is not None]
+            return [entry.key for entry in sorted(found, key=lambda entry: entry.depth)]
+
+    def _copied(self) -> int:
+        with self._core.lock:
+            return sum(count for what, count in self._core.counts.items() if what.startswith("copied_to"))
+
+    def _commit_now(self) -> None:
+        with self._wake:
+            self._uncommitted = False  # what is put from here on needs another commit
+        done = False
+        try:
+            done = self._commit()
+        finally:
+            if not done:
+                self.demote_soon([])

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from kvlake.base.clock import Clock, SystemClock
+from kvlake.base.errors import StoreBusyError
 from kvlake.keys.block import BlockKey
 from kvlake.policy.rank import Rank, tail_first_lru
 from kvlake.policy.watermark import Watermarks
 from kvlake.store.guard import Guard
-from kvlake.store.index import Entry, Index
+from kvlake.store.index import Index
 from kvlake.store.session import SessionTable
-from kvlake.tiers.tier import Tier, Viewable
+from kvlake.tiers.tier import Put, Tier, Viewable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class StoreOptions:
     rank: Rank = tail_first_lru
     quotas: Mapping[str, int] = field(default_factory=dict)
     """Bytes that a tenant may hold; `*` for those not named."""
+    read_only: bool = False
+    """Look, and change nothing: another process owns the tiers."""
 
 
 class Core:
@@ -52,7 +55,9 @@ class Core:
         self.entering: set[BlockKey] = set()
         """Blocks being put."""
         self.leaving: set[BlockKey] = set()
-        """Blocks out of the index whose bytes are still being removed."""
+        """Blocks whose bytes are being removed from a tier: they enter no tier until that is done."""
+        self.stuck: dict[BlockKey, Put] = {}
+        """Blocks that the next slower tier would not take when it was last asked, and its answer."""
         self.tenants: dict[bytes, str] = {}
         """Names by digest, of the tenants seen so far."""
         self.counts: Counter[str] = Counter()
@@ -67,14 +72,12 @@ class Core:
         """Bits of the tiers slower than the one at `position`."""
         return ((1 << len(self.tiers)) - 1) & ~((1 << (position + 1)) - 1)
 
+    def expect_writable(self) -> None:
+        """Raise StoreBusyError where another process owns what is to be removed."""
+        if self.options.read_only:
+            raise StoreBusyError("this store is open for reading only; open it without read_only to remove from it")
+
     def tenant_digest(self, tenant: str) -> bytes:
         digest = blake2b(tenant.encode(), digest_size=8, person=b"kvlake.tenant.1").digest()
         self.tenants.setdefault(digest, tenant)
         return digest
-
-    def release(self, entries: Sequence[Entry]) -> None:
-        """Moves of these entries have ended."""
-        with self.settled:
-            for entry in entries:
-                entry.busy -= 1
-            self.settled.notify_all()

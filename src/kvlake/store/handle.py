@@ -63,6 +63,7 @@ class Session:
             state = self._state()
             if ttl_s is not None:
                 state.idle_ttl_s = ttl_s + max(0.0, core.clock.wall() - state.last_use_s)
+                state.pending_tool_call = False  # a time that was said outweighs the patience for tools
                 core.sessions.note(state, len(state.keys))
                 return
             if state.state is State.ACTIVE:
@@ -87,7 +88,7 @@ class Session:
             state = self._state()
             if state.state is State.IDLE:
                 core.sessions.set_state(state, State.ACTIVE)
-            state.last_use_s = core.clock.wall()
+            state.last_use_s, state.idle_ttl_s = core.clock.wall(), core.options.idle_ttl_s
             keys = list(state.keys)
         return self._parts.reads.prefetch(keys)
 
@@ -118,9 +119,10 @@ class Session:
         """Remove the session and all its blocks that no other session holds, on every tier, their bytes overwritten.
 
         Blocks of no session that continue such a block go with it. When this returns the deletion is durable, unless
-        `wiped` is False.
+        `wiped` is False. Raises StoreBusyError where the store is open for reading only.
         """
         core = self._parts.core
+        core.expect_writable()
         with core.lock:
             state = self._state()
             doomed = core.sessions.only_holder(state)

@@ -47,6 +47,8 @@ class Index:
     def __init__(self) -> None:
         self.entries: dict[BlockKey, Entry] = {}
         self.tenant_bytes: Counter[bytes] = Counter()
+        self._shared: dict[bytes, bytes] = {}
+        """Namespaces and tenants, each once: a million blocks have a handful of them."""
         self.expiring = 0
         """Entries that have an expiry: while there are none, nothing looks at clocks."""
 
@@ -64,14 +66,17 @@ class Index:
 
     def add(self, record: Record, held: int) -> Entry | None:
         """Enter a block under its parent; None for an orphan, which could never be matched."""
-        parent = self.entries.get(record.parent)
-        if parent is None and record.depth:
+        parent = self.entries.get(record.parent) if record.depth else None
+        if record.depth and (parent is None or parent.depth != record.depth - 1):
             return None
         entry = Entry(record, held)
+        entry.namespace = self._shared.setdefault(record.namespace, record.namespace)
+        entry.tenant = self._shared.setdefault(record.tenant, record.tenant)
         self.entries[record.key] = entry
         self.tenant_bytes[record.tenant] += record.nbytes
         self.expiring += bool(record.expires_s)
         if parent is not None:
+            entry.parent = parent.key
             parent.children += 1
         return entry
 
@@ -80,7 +85,7 @@ class Index:
         del self.entries[entry.key]
         self.tenant_bytes[entry.tenant] -= entry.nbytes
         self.expiring -= bool(entry.expires_s)
-        parent = self.entries.get(entry.parent)
+        parent = self.entries.get(entry.parent) if entry.depth else None
         if parent is not None:
             parent.children -= 1
 
@@ -98,32 +103,26 @@ class Index:
                 low = middle + 1
             else:
                 high = middle
-        return self._unexpired(keys[:low], now_s) if self.expiring else low
+        return self.scan(keys[:low], now_s) if self.expiring else low
 
-    def scan(self, keys: Sequence[BlockKey]) -> int:
+    def scan(self, keys: Sequence[BlockKey], now_s: float) -> int:
         """The same as `match`, key by key: the reference that it is held to."""
-        entries = self.entries
         for count, key in enumerate(keys):
-            if key not in entries:
+            entry = self.entries.get(key)
+            if entry is None or (entry.expires_s and entry.expires_s <= now_s):
                 return count
         return len(keys)
 
     def subtree(self, keys: Iterable[BlockKey]) -> list[Entry]:
         """The entries of `keys` and all below them, children before parents.
 
-        Reads the whole index if any has children.
+        Reads the whole index if any has children that are not among `keys`.
         """
         chosen = {key: entry for key in keys if (entry := self.entries.get(key)) is not None}
-        if any(entry.children for entry in chosen.values()):
+        among = sum(1 for entry in chosen.values() if entry.depth and entry.parent in chosen)
+        if sum(entry.children for entry in chosen.values()) > among:
             # Parents come first in this order, so one pass finds every descendant.
             for entry in sorted(self.entries.values(), key=lambda entry: entry.depth):
-                if entry.parent in chosen:
+                if entry.depth and entry.parent in chosen:
                     chosen[entry.key] = entry
         return sorted(chosen.values(), key=lambda entry: -entry.depth)
-
-    def _unexpired(self, keys: Sequence[BlockKey], now_s: float) -> int:
-        for count, key in enumerate(keys):
-            entry = self.entries.get(key)
-            if entry is None or (entry.expires_s and entry.expires_s <= now_s):
-                return count
-        return len(keys)

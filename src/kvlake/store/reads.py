@@ -5,17 +5,16 @@ for twice), where the second finds it.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from kvlake.keys.block import BlockKey
-from kvlake.policy.admission import admit_promotion
 from kvlake.store.core import Core
 from kvlake.store.index import Entry
 from kvlake.store.lanes import Lanes
 from kvlake.store.moves import Moves
-from kvlake.tiers.tier import PAGE_BYTES, Block, Get, Read, aligned_buffer, pages_of
+from kvlake.tiers.tier import PAGE_BYTES, Get, Read, aligned_buffer, pages_of
 
 _PREFETCH_LANES = 4
 _PREFETCH_BYTES = 16 << 20
@@ -41,6 +40,18 @@ class Reads:
 
     def get(self, keys: Sequence[BlockKey], into: Sequence[memoryview], timeout_s: float) -> list[Get]:
         """See `Store.get`."""
+        outcomes = self._fetch(keys, into, timeout_s)
+        self._note(keys, outcomes)
+        return outcomes
+
+    def prefetch(self, keys: Sequence[BlockKey]) -> Future[int]:
+        """Bring blocks into the fastest tier; the result is how many leading blocks of `keys` it holds then."""
+        return self._lanes.submit(lambda: self._prefetch(list(keys)))
+
+    def close(self) -> None:
+        self._lanes.close()
+
+    def _fetch(self, keys: Sequence[BlockKey], into: Sequence[memoryview], timeout_s: float) -> list[Get]:
         core = self._core
         deadline = core.clock.monotonic() + timeout_s
         outcomes = [Get.MISS] * len(keys)
@@ -54,15 +65,7 @@ class Reads:
             event.wait(min(max(0.0, deadline - core.clock.monotonic()), threading.TIMEOUT_MAX))
             # What the other reader brought is in the fast tier now; what it could not bring is tried once more.
             self._run(self._plan(keys, positions, None), keys, into, outcomes, deadline)
-        self._note(keys, outcomes)
         return outcomes
-
-    def prefetch(self, keys: Sequence[BlockKey]) -> Future[int]:
-        """Bring blocks into the fastest tier; the result is how many leading blocks of `keys` it holds then."""
-        return self._lanes.submit(lambda: self._prefetch(list(keys)))
-
-    def close(self) -> None:
-        self._lanes.close()
 
     def _plan(self, keys: Sequence[BlockKey], positions: Sequence[int], mine: threading.Event | None) -> _Plan:
         """Decide where to look. With `mine`, reads from slow tiers are announced, and others' announcements awaited."""
@@ -75,7 +78,7 @@ class Reads:
                 entry = core.index.get(key)
                 if entry is None or (entry.expires_s and entry.expires_s <= now_s):
                     continue
-                fastest = (entry.held & -entry.held).bit_length() - 1
+                fastest = _fastest(entry.held)
                 if share and fastest > 0:
                     entry.reads += 1
                     other = self._reading.setdefault(key, mine) if mine is not None else mine
@@ -88,7 +91,10 @@ class Reads:
     def _run(
         self, plan: _Plan, keys: Sequence[BlockKey], into: Sequence[memoryview], outcomes: list[Get], deadline: float
     ) -> None:
-        for tier, positions in sorted(plan.by_tier.items()):
+        for tier in range(len(self._core.tiers)):
+            positions = plan.by_tier.get(tier)
+            if not positions:
+                continue
             left_s = max(0.0, deadline - self._core.clock.monotonic())
             results = self._core.tiers[tier].get([Read(keys[at], into[at]) for at in positions], left_s)
             lost = []
@@ -99,19 +105,20 @@ class Reads:
             if lost:
                 self._moves.lose(tier, lost)
             if tier > 0:
-                self._promote([(keys[at], into[at]) for at in positions if outcomes[at] is Get.HIT], asked=False)
+                self._moves.promote([(keys[at], into[at]) for at in positions if outcomes[at] is Get.HIT], asked=False)
+            self._fall_back(plan, tier, [at for at in positions if outcomes[at] not in (Get.HIT, Get.TIMEOUT)], keys)
 
-    def _promote(self, landed: list[tuple[BlockKey, memoryview]], *, asked: bool) -> int:
+    def _fall_back(self, plan: _Plan, tier: int, failed: list[int], keys: Sequence[BlockKey]) -> None:
+        """What one tier could not give (it may just have been dropped there) is asked of the next that holds it."""
+        if not failed:
+            return
         core = self._core
-        if not landed or len(core.tiers) < 2:
-            return 0
-        blocks: list[Block] = []
         with core.lock:
-            for key, data in landed:
-                entry = core.index.get(key)
-                if entry is not None and not entry.held & 1 and admit_promotion(entry.reads, asked=asked):
-                    blocks.append(entry.block(data))
-        return self._moves.promote(blocks) if blocks else 0
+            for at in failed:
+                entry = core.index.get(keys[at])
+                slower = entry.held & core.below(tier) if entry is not None else 0
+                if slower:
+                    plan.by_tier.setdefault(_fastest(slower), []).append(at)
 
     def _done(self, mine: threading.Event) -> None:
         with self._core.lock:
@@ -137,42 +144,47 @@ class Reads:
             entries = [entry for key in keys if (entry := core.index.get(key)) is not None]
             for entry in entries:
                 entry.last_use_s = now_s
-        group: list[Entry] = []
-        nbytes = 0
-        for entry in entries:
-            if entry.held & 1:
-                continue
-            group.append(entry)
-            nbytes += entry.nbytes
-            if nbytes >= _PREFETCH_BYTES:
+                entry.pins += 1  # room for the last of them must not be made from the first
+        try:
+            for group in _groups([entry for entry in entries if not entry.held & 1]):
                 if not self._bring(group):
                     break
-                group, nbytes = [], 0
-        self._bring(group)
+        finally:
+            with core.lock:
+                for entry in entries:
+                    entry.pins -= 1
         with core.lock:
             held = [(entry := core.index.get(key)) is not None and bool(entry.held & 1) for key in keys]
         return held.index(False) if False in held else len(held)
 
     def _bring(self, group: list[Entry]) -> bool:
         """Read a group into scratch and put it into the fastest tier; False when that has no more room."""
-        if not group:
-            return True
         buffer = aligned_buffer(sum(pages_of(entry.nbytes) for entry in group) * PAGE_BYTES)
         views, at = [], 0
         for entry in group:
             views.append(buffer[at : at + entry.nbytes])
             at += pages_of(entry.nbytes) * PAGE_BYTES
         keys = [entry.key for entry in group]
-        outcomes = [Get.MISS] * len(keys)
-        self._run_quietly(keys, views, outcomes)
+        outcomes = self._fetch(keys, views, self._core.options.get_timeout_s)
         landed = [(key, view) for key, view, outcome in zip(keys, views, outcomes, strict=True) if outcome is Get.HIT]
-        return self._promote(landed, asked=True) == len(landed)
+        self._moves.promote(landed, asked=True)
+        return all(entry.held & 1 for entry, outcome in zip(group, outcomes, strict=True) if outcome is Get.HIT)
 
-    def _run_quietly(self, keys: list[BlockKey], views: list[memoryview], outcomes: list[Get]) -> None:
-        mine = threading.Event()
-        plan = self._plan(keys, range(len(keys)), mine)
-        try:
-            deadline = self._core.clock.monotonic() + self._core.options.get_timeout_s
-            self._run(plan, keys, views, outcomes, deadline)
-        finally:
-            self._done(mine)
+
+def _fastest(held: int) -> int:
+    """Position of the fastest of the tiers that `held` has a bit for."""
+    return (held & -held).bit_length() - 1
+
+
+def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """Consecutive entries, as many as are brought at a time."""
+    group: list[Entry] = []
+    nbytes = 0
+    for entry in entries:
+        group.append(entry)
+        nbytes += entry.nbytes
+        if nbytes >= _PREFETCH_BYTES:
+            yield group
+            group, nbytes = [], 0
+    if group:
+        yield group

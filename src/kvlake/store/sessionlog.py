@@ -28,7 +28,7 @@ _PLAIN = (
 
 
 class SessionLog:
-    """The log in one directory. Used under the store's commit lock."""
+    """The log in one directory. Used by one thread at a time (`store.commit`), but for `draft`'s table."""
 
     def __init__(self, device: Device, budget_bytes: int, *, read_only: bool = False) -> None:
         self._device, self._budget_bytes, self._read_only = device, budget_bytes, read_only
@@ -38,6 +38,8 @@ class SessionLog:
         if self._journal is not None and not read_only:
             self._journal.cut_tail()
         self._rewritten_bytes = self._journal.nbytes if self._journal is not None else 0
+        self._torn = False
+        """A rewriting has failed, and which of the two logs has the name now is not known: only another mends it."""
 
     def replay(self) -> SessionTable:
         """The sessions that the log tells of; what was active when the process ended is idle now."""
@@ -59,7 +61,8 @@ class SessionLog:
         changed, table.changed = table.changed, {}
         lines = [_line(table.by_id.get(name), name, kept) for name, kept in changed.items()]
         grown = sum(map(len, lines)) + (self._journal.nbytes if self._journal is not None else 0)
-        if self._journal is None or grown > min(self._budget_bytes // 2, _SLACK_BYTES + 4 * self._rewritten_bytes):
+        limit = min(self._budget_bytes // 2, _SLACK_BYTES + 4 * self._rewritten_bytes)
+        if self._journal is None or self._torn or grown > limit:
             return Draft(b"\n".join(self._all_lines(table)), True, changed)
         return Draft(b"\n".join(lines), False, changed)
 
@@ -69,9 +72,9 @@ class SessionLog:
         if self._journal is not None and not draft.whole:
             self._journal.append(frames)
             return
-        old = self._journal
+        old, self._torn = self._journal, True
         self._journal = Journal.create(self._device, NAME, Origin(_PURPOSE, os.urandom(16), 0), frames)
-        self._rewritten_bytes = self._journal.nbytes
+        self._rewritten_bytes, self._torn = self._journal.nbytes, False
         if old is not None:
             old.close()
 

@@ -7,33 +7,30 @@ The parts: `index` knows the blocks, `moves` moves them, `writes` takes them in,
 session, `background` does what nobody asks for, `guard` stands before each tier. Decisions are `kvlake.policy`'s.
 """
 
-import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import TIMEOUT_MAX
 from types import TracebackType
 
 from kvlake.base.clock import Clock
-from kvlake.base.errors import StoreClosedError
+from kvlake.base.errors import BufferSizeError, StoreClosedError
 from kvlake.keys.block import BlockKey
-from kvlake.policy.idle import idle_at_s
+from kvlake.store.audit import audit
 from kvlake.store.background import Background
+from kvlake.store.commit import Commit
 from kvlake.store.core import Core, StoreOptions
 from kvlake.store.handle import Parts, Session
 from kvlake.store.moves import Moves
 from kvlake.store.reads import Reads
 from kvlake.store.recover import rebuild_index
-from kvlake.store.session import Deleted, SessionInfo, SessionState, State
+from kvlake.store.session import Deleted, SessionInfo, SessionState
 from kvlake.store.sessionlog import SessionLog
+from kvlake.store.sweep import sweep
 from kvlake.store.writes import Writes
-from kvlake.tiers.tier import Block, Buffer, CheckReport, Get, Problem, Put, Tier, Usage
+from kvlake.tiers.tier import Block, Buffer, CheckReport, Get, Put, Tier, Usage
 
 __all__ = ["Deleted", "Session", "SessionInfo", "Store", "StoreOptions"]
-
-log = logging.getLogger(__name__)
-
-_CLOSE_TIMEOUT_S = 30.0
 
 
 class Store:
@@ -53,18 +50,19 @@ class Store:
         if not tiers:
             raise ValueError("a store needs at least one tier")
         self._core = core = Core(tiers, options or StoreOptions(), clock)
-        self._log = session_log
         if session_log is not None:
             core.sessions = session_log.replay()
         rebuild_index(core)
         self._moves = Moves(core)
         self._reads = Reads(core, self._moves)
-        self._commit_lock = threading.Lock()
+        self._commit = Commit(core, session_log)
         self._idle_callbacks: list[Callable[[str], None]] = []
-        self._closed = False
-        self._background = Background(core, self._moves, self._commit, self._sweep)
+        self._closed = False  # guarded by the core's lock
+        self._background = Background(core, self._moves, self._commit, lambda: sweep(self._parts))
         self._writes = Writes(core, self._moves, self._background)
         self._parts = Parts(core, self._moves, self._reads, self._background, self._commit, self._tell_idle)
+        if not core.options.read_only:
+            self._background.start()
 
     def __repr__(self) -> str:
         tiers = ", ".join(repr(guard.tier) for guard in self._core.tiers)
@@ -82,7 +80,7 @@ class Store:
 
     def match_scan(self, keys: Sequence[BlockKey]) -> int:
         """The same, looking up one key after the other: the reference for `match`."""
-        return self._core.index.scan(keys)
+        return self._core.index.scan(keys, self._core.clock.wall())
 
     def block_nbytes(self, key: BlockKey) -> int | None:
         """Payload bytes of a block; None when it is not present."""
@@ -98,6 +96,8 @@ class Store:
         """
         self._check_open()
         views = [memoryview(buffer).cast("B") for buffer in into]
+        if len(views) != len(keys):
+            raise BufferSizeError(f"{len(keys)} keys and {len(views)} buffers; give each key a buffer of its own")
         timeout_s = self._core.options.get_timeout_s if timeout_s is None else timeout_s
         return self._reads.get(keys, views, timeout_s)
 
@@ -125,10 +125,16 @@ class Store:
                     entry.pins -= 1
 
     def evict(self, keys: Sequence[BlockKey]) -> int:
-        """Remove blocks now, deepest first; pinned ones, and parents of what stays, are left. Returns bytes freed."""
+        """Remove blocks now, deepest first; pinned ones, and parents of what stays, are left. Returns bytes freed.
+
+        Raises StoreBusyError where the store is open for reading only.
+        """
         self._check_open()
-        with self._core.lock:
-            found = [entry for key in keys if (entry := self._core.index.get(key)) is not None]
+        core = self._core
+        core.expect_writable()
+        with core.lock:
+            pinned = core.sessions.pinned(core.clock.wall())
+            found = [entry for key in keys if (entry := core.index.get(key)) is not None and key not in pinned]
         return self._moves.evict(entry.key for entry in sorted(found, key=lambda entry: -entry.depth))
 
     def prefetch(self, keys: Sequence[BlockKey]) -> "Future[int]":
@@ -138,29 +144,16 @@ class Store:
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until all that was put is in the slowest tier and durable; False when that failed or took too long."""
-        return self._background.drain(timeout_s) and self._commit()
+        self._check_open()
+        return self._background.catch_up(timeout_s) and self._commit()
 
     def check(self, *, fix: bool = False) -> list[CheckReport]:
         """Audit every tier, and whether the index agrees with them; with `fix`, drop what is bad."""
+        self._check_open()
         core = self._core
         self._background.drain(None)
         reports = [guard.tier.check(fix=fix) for guard in core.tiers]
-        for position, guard in enumerate(core.tiers):
-            held = {record.key for record in guard.tier.records()}
-            with core.lock:
-                missing = [entry.key for entry in core.index if entry.held >> position & 1 and entry.key not in held]
-                stray = [key for key in held if key not in core.index and key not in core.entering]
-            if fix:
-                self._moves.lose(position, missing)
-                guard.remove(stray)
-            problems = [Problem(key, f"indexed, but not in the {guard.name} tier") for key in missing]
-            problems += [Problem(key, f"in the {guard.name} tier, but not indexed") for key in stray]
-            if problems:
-                fixed = len(problems) if fix else 0
-                reports.append(
-                    CheckReport(tier="index", blocks=len(held), nbytes=0, problems=tuple(problems), fixed=fixed)
-                )
-        return reports
+        return reports + audit(core, self._moves, fix=fix)
 
     def counters(self) -> dict[str, int]:
         """What has happened since the store was opened, by name."""
@@ -214,69 +207,26 @@ class Store:
         return self._core.tenant_digest(tenant)
 
     def close(self) -> None:
-        """Write through what is left, make it durable and let go of the tiers. Waits at most 30 s for a sick tier."""
-        if self._closed:
+        """Write through what is left, make it durable and let go of the tiers.
+
+        A tier that hangs is given up after `io_timeout_s` at each of these steps, and is left open.
+        """
+        patience_s = min(self._core.options.io_timeout_s, TIMEOUT_MAX)
+        with self._core.lock:
+            was_closed, self._closed = self._closed, True
+        if was_closed:
             return
-        self._background.stop(_CLOSE_TIMEOUT_S)
+        self._background.stop(patience_s)
         self._commit()
-        self._closed = True
         self._reads.close()
-        if self._log is not None:
-            self._log.close()
+        self._commit.close(patience_s)
         for guard in self._core.tiers:
-            guard.close()
+            guard.close(patience_s)
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("this store is closed; open it again with kvlake.open_store(path)")
 
-    def _commit(self) -> bool:
-        """Make every tier durable, then the sessions."""
-        with self._commit_lock:
-            if self._closed:
-                return False
-            failed = [guard.name for guard in self._core.tiers if not guard.sync()]
-            if self._log is None:
-                return not failed
-            with self._core.lock:
-                draft = self._log.draft(self._core.sessions)
-            if draft is None:
-                return not failed
-            try:
-                self._log.write(draft)
-            except OSError as error:
-                log.warning("the session log could not be written: %s", error)
-                with self._core.lock:
-                    draft.restore(self._core.sessions)
-                    self._core.counts["session_log_errors"] += 1
-                return False
-            return not failed
-
-    def _sweep(self) -> None:
-        """Idle what has not been used for its TTL; let go of what has expired."""
-        core = self._core
-        with core.lock:
-            now_s = core.clock.wall()
-            idle, expired = [], []
-            for state in core.sessions.by_id.values():
-                due = idle_at_s(state.last_use_s, state.idle_ttl_s, pending_tool_call=state.pending_tool_call)
-                if state.expires_s and state.expires_s <= now_s:
-                    expired.append(state.id)
-                elif state.state is State.ACTIVE and due is not None and due <= now_s:
-                    idle.append(state.id)
-            old = (
-                [entry.key for entry in core.index if entry.expires_s and entry.expires_s <= now_s]
-                if (core.index.expiring)
-                else []
-            )
-            old = [entry.key for entry in core.index.subtree(old)]
-        for name in idle:
-            Session(self._parts, name).idle()
-        for name in expired:
-            Session(self._parts, name).delete()
-        self._moves.evict(old)
-        core.count("expired_blocks", len(old))
-
     def _tell_idle(self, session_id: str) -> None:
         for callback in self._idle_callbacks:
-            callback(session_id)
+            self._background.tell(callback, session_id)

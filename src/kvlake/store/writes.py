@@ -6,8 +6,9 @@ A block is present once a tier holds it and its parent is present. Between the t
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from kvlake.keys.block import BlockKey
+from kvlake.keys.block import KEY_BYTES, BlockKey
 from kvlake.policy import quota
 from kvlake.policy.admission import admit_put
 from kvlake.store.background import Background
@@ -20,6 +21,18 @@ Numbered = tuple[int, Block]
 """(position in the caller's batch, block)"""
 
 
+@dataclass(slots=True)
+class _Entering:
+    """What one put is about to do."""
+
+    fresh: list[Numbered] = field(default_factory=list)
+    """To be stored; their keys are `entering`."""
+    parents: list[Entry] = field(default_factory=list)
+    """Those of `fresh` that are present; busy, so that they are not evicted to make room for their own children."""
+    cut_off: list[Block] = field(default_factory=list)
+    """Present, but only where nobody can read now."""
+
+
 class Writes:
     """The writing side of one store."""
 
@@ -29,45 +42,53 @@ class Writes:
     def put(self, blocks: Sequence[Block]) -> list[Put]:
         """See `Store.put`."""
         core = self._core
+        _expect_sound(blocks)
         outcomes = [Put.REFUSED] * len(blocks)
-        entered, parent = self._enter(blocks, outcomes)
+        if core.options.read_only:
+            return outcomes
+        entering = self._enter(blocks, outcomes)
+        fresh = entering.fresh
         try:
-            fresh = self._within_quotas(entered) if core.options.quotas else entered
-            held, results = self._moves.place([block for _, block in fresh])
+            if core.options.quotas:
+                fresh = self._within_quotas(fresh)
+            held, results = self._place([block for _, block in fresh])
             self._settle(fresh, held, results, outcomes)
         finally:
-            with core.settled:
-                core.entering.difference_update(block.key for _, block in entered)
-                if parent is not None:
-                    parent.busy -= 1
-                core.settled.notify_all()
+            with core.lock:
+                core.entering.difference_update(block.key for _, block in entering.fresh)
+            self._moves.release(entering.parents)
+        self._moves.promote([(block.key, memoryview(block.data)) for block in entering.cut_off], asked=True)
         with core.lock:
             for outcome in outcomes:
                 core.counts[f"put_{outcome.value}"] += 1
         self._background.demote_soon([block.key for _, block in fresh] if len(core.tiers) > 1 else [])
         return outcomes
 
-    def _enter(self, blocks: Sequence[Block], outcomes: list[Put]) -> tuple[list[Numbered], Entry | None]:
-        """Which blocks are to be stored; they are marked as entering, and their chain's parent as busy."""
+    def _enter(self, blocks: Sequence[Block], outcomes: list[Put]) -> _Entering:
+        """Decide which blocks are to be stored, and mark them and their parents."""
         core = self._core
-        fresh: list[Numbered] = []
+        found = _Entering()
         with core.lock:
             now_s = core.clock.wall()
+            broken = sum(1 << position for position, tier in enumerate(core.tiers) if tier.breaker.is_open)
             for position, block in enumerate(blocks):
                 entry = core.index.get(block.key)
                 if entry is not None:
                     entry.last_use_s = now_s
                     outcomes[position] = Put.PRESENT
+                    if not entry.held & ~broken and memoryview(block.data).nbytes == entry.nbytes:
+                        found.cut_off.append(block)
                 elif block.key in core.entering:
                     outcomes[position] = Put.PRESENT
                 elif self._may_enter(block, now_s):
                     core.entering.add(block.key)
-                    fresh.append((position, block))
-            # Busy, the parent cannot be evicted to make room for its own children.
-            parent = core.index.get(fresh[0][1].parent) if fresh else None
-            if parent is not None:
-                parent.busy += 1
-        return fresh, parent
+                    found.fresh.append((position, block))
+            for key in {block.parent for _, block in found.fresh if block.depth}:
+                parent = core.index.get(key)
+                if parent is not None:
+                    parent.busy += 1
+                    found.parents.append(parent)
+        return found
 
     def _may_enter(self, block: Block, now_s: float) -> bool:
         core = self._core
@@ -77,6 +98,25 @@ class Writes:
         if not admit_put(expires_s=block.expires_s, now_s=now_s, session_ended=over):
             return False
         return not block.depth or block.parent in core.index or block.parent in core.entering
+
+    def _place(self, blocks: Sequence[Block]) -> tuple[dict[BlockKey, int], dict[BlockKey, Put]]:
+        """Put blocks into the fastest tier that takes each. Returns the tiers that now hold them, and the outcomes."""
+        held: dict[BlockKey, int] = {}
+        outcomes: dict[BlockKey, Put] = {}
+        remaining = list(blocks)
+        for position in range(len(self._core.tiers)):
+            if not remaining:
+                break
+            results = self._moves.put_with_room(position, remaining)
+            outcomes.update((block.key, result) for block, result in zip(remaining, results, strict=True))
+            taken = {
+                block.key: 1 << position
+                for block, result in zip(remaining, results, strict=True)
+                if result in (Put.STORED, Put.PRESENT)
+            }
+            held |= taken
+            remaining = [block for block in remaining if block.key not in taken]
+        return held, outcomes
 
     def _settle(
         self, fresh: list[Numbered], held: dict[BlockKey, int], results: dict[BlockKey, Put], outcomes: list[Put]
@@ -88,7 +128,9 @@ class Writes:
             now_s = core.clock.wall()
             for position, block in fresh:
                 tiers = held.get(block.key, 0)
-                if tiers and core.index.add(block.record(now_s), tiers) is not None:
+                entry = core.index.add(block.record(now_s), tiers) if tiers else None
+                if entry is not None:
+                    entry.last_use_s = now_s  # a record's time is in whole seconds
                     outcomes[position] = Put.STORED
                 elif tiers:
                     unfit.append((block.key, tiers))
@@ -112,3 +154,13 @@ class Writes:
                 core.count("refused_by_quota", sum(block.tenant == tenant for _, block in fresh))
                 fresh = [item for item in fresh if item[1].tenant != tenant]
         return fresh
+
+
+def _expect_sound(blocks: Sequence[Block]) -> None:
+    """Raise ValueError for what no tier could take, before anything has entered."""
+    for block in blocks:
+        if len(block.key) != KEY_BYTES or not memoryview(block.data).c_contiguous:
+            raise ValueError(
+                f"block {bytes(block.key).hex()!r} needs a key of {KEY_BYTES} bytes and C-contiguous data; "
+                "keys come from kvlake.chain_keys, and bytes or memoryview(...).cast('B') are contiguous"
+            )

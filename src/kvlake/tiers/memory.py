@@ -136,7 +136,9 @@ class MemoryTier:
             fixed = 0
             if fix and problems:
                 self._held = {key: held for key, held in self._held.items() if held[0] not in refused}
-                self._free, fixed = free, len(problems)
+                kept = [(page, pages_of(record.nbytes)) for page, record in self._held.values()]
+                self._free, _ = Extents.around([(0, self._pages)], kept)
+                fixed = len(problems)
             total = sum(record.nbytes for _, record in self._held.values())
             return CheckReport(
                 tier=self.name, blocks=len(self._held), nbytes=total, problems=tuple(problems), fixed=fixed

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
@@ -30,13 +29,11 @@ from kvlake.adapters.transformers.live import Live, LiveCaches
 from kvlake.adapters.transformers.model import check_model, model_stamp, namespace_of
 from kvlake.adapters.transformers.request import FirstToken, check_request, one_sequence
 from kvlake.base.clock import Clock, SystemClock
-from kvlake.base.errors import ConfigError, KvlakeError
+from kvlake.base.errors import ConfigError, KvlakeError, SessionNotFoundError
 from kvlake.keys.block import NO_PARENT, BlockKey, chain_keys
 from kvlake.keys.namespace import Namespace
+from kvlake.store.store import Session, Store
 from kvlake.tiers.tier import Block, Get, Put, aligned_buffer
-
-if TYPE_CHECKING:
-    from kvlake.store.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +97,7 @@ class Engine:
     def __init__(
         self,
         model: PreTrainedModel,
-        store: "Store",
+        store: Store,
         tokenizer: PreTrainedTokenizerBase | None = None,
         **settings: Any,
     ) -> None:
@@ -127,14 +124,15 @@ class Engine:
     ) -> Generation:
         """`model.generate(input_ids, **generate_kwargs)`, with what the store holds of the prompt not computed again.
 
-        `input_ids` is the whole conversation so far, one sequence. Raises ConfigError for what cannot be served; a
-        fault of the store is counted in `counters` and costs a recomputation only.
+        `input_ids` is the whole conversation so far, one sequence. Raises ConfigError for what cannot be served, and
+        ValueError for another tenant's session; a fault of the store is counted in `counters` and costs time only.
         """
         clock, began_s = self.settings.clock, self.settings.clock.monotonic()
         ids = one_sequence(input_ids).to(self._model.device)
         check_request(self._model, ids.shape[1], generate_kwargs)
         self._follow_model()
         prompt: list[int] = ids[0].tolist()
+        opened = self._open(session) if session is not None else None
         start = self._begin(prompt, session)
         load_s = clock.monotonic() - began_s
         first = FirstToken(clock)
@@ -145,7 +143,7 @@ class Engine:
         arguments[cache_argument(self._model)] = start.cache
         output = self._model.generate(ids, **arguments)
         sequences: torch.Tensor = output if isinstance(output, torch.Tensor) else output.sequences
-        new_blocks = self._finish(sequences[0].tolist(), start.cache, session)
+        new_blocks = self._finish(sequences[0].tolist(), start.cache, opened)
         self._count(requests=1, prompt_tokens=len(prompt), cached_tokens=start.tokens)
         return Generation(
             sequences=sequences,
@@ -163,7 +161,7 @@ class Engine:
         """The session rests: free its live cache; the store keeps its blocks and may demote them."""
         self._live.drop(session)
         with self._tolerate("session"):
-            self._store.session(session, tenant=self.settings.tenant).idle()
+            self._store.find_session(session).idle()
 
     def device_bytes(self) -> int:
         """Bytes of keys and values held on the device for the sessions in use."""
@@ -184,6 +182,17 @@ class Engine:
         if model_stamp(self._model) != self._stamp:
             self._live.clear()
             self._study_model()
+
+    def _open(self, session: str) -> Session | None:
+        """The session in the store, made if it is new; None where the store cannot say."""
+        with self._tolerate("session"):
+            try:
+                self._store.find_session(session)
+            except SessionNotFoundError:
+                # Deleted by its owner: what the device still holds of it must not live on.
+                self._live.drop(session)
+            return self._store.session(session, tenant=self.settings.tenant, namespace=self.namespace.digest[:8])
+        return None
 
     def _begin(self, prompt: list[int], session: str | None) -> _Start:
         """The session's live cache where the prompt goes on from it, else the longest stored prefix, else nothing."""
@@ -215,7 +224,7 @@ class Engine:
         import_blocks(self.layout, cache, buffer[: hits * size])
         return _Start(cache, hits * self.settings.block_tokens, "store", hits * size)
 
-    def _finish(self, tokens: list[int], cache: DynamicCache, session: str | None) -> int:
+    def _finish(self, tokens: list[int], cache: DynamicCache, session: Session | None) -> int:
         """Save the new whole blocks, note the session's turn, keep its cache live; returns the blocks taken in."""
         # The last token was drawn and not computed; only the cache knows what it holds.
         held = min(layer.get_seq_length() for layer in cache.layers)
@@ -227,12 +236,11 @@ class Engine:
         if session is None:
             return stored
         with self._tolerate("session"):
-            space = self.namespace.digest[:8]
-            self._store.session(session, tenant=self.settings.tenant, namespace=space).turn(keys, len(computed))
+            session.turn(keys, len(computed))
         # A cache ahead of its tokens (an answer cut short) would put the next turn at the wrong positions.
         if self.settings.device_sessions and held == len(computed):
             forget(self.layout, cache, len(keys) * self.settings.block_tokens)
-            self._live.hold(session, Live(tuple(computed), cache))
+            self._live.hold(session.id, Live(tuple(computed), cache))
         return stored
 
     def _save(self, keys: list[BlockKey], cache: DynamicCache) -> int:
@@ -244,7 +252,7 @@ class Engine:
             # A sliding layer no longer has these tokens; without them the blocks after would never be matched either.
             self._count(unexportable_blocks=len(missing))
             return 0
-        tenant = blake2b(self.settings.tenant.encode(), digest_size=8).digest()
+        tenant = self._store.tenant_digest(self.settings.tenant)
         pieces = export_blocks(self.layout, cache, missing)
         blocks = [
             Block(keys[at], keys[at - 1] if at else NO_PARENT, at, data, self.namespace.digest[:8], tenant)
@@ -271,13 +279,13 @@ class Engine:
 
 def generate(
     model: PreTrainedModel,
-    store: "Store",
+    store: Store,
     input_ids: torch.Tensor | Sequence[int],
     *,
     session: str | None = None,
     **generate_kwargs: Any,
 ) -> Generation:
     """One request through the store, nothing kept on the device after it. For many turns, keep an Engine."""
-    # Without live caches it does not listen to the store, which would keep it, and the model, for ever.
+    # The engine ends with this call, so nothing of it may stay on the device.
     engine = Engine(model, store, device_sessions=0)
     return engine.generate(input_ids, session=session, **generate_kwargs)

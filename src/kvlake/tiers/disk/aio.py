@@ -49,7 +49,8 @@ class AioQueue:
         self._events = ctypes.create_string_buffer(_EVENT.size * depth)
         self._pointers = (ctypes.c_uint64 * depth)()
         self._free = list(range(depth))
-        self._flying: dict[int, tuple[Job, list[ctypes.c_char]]] = {}
+        self._filled: dict[int, tuple[Job, list[ctypes.c_char]]] = {}  # not yet handed over
+        self._flying: dict[int, tuple[Job, list[ctypes.c_char]]] = {}  # in the kernel's hands
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, int]]:
         """Yield each job with the bytes it moved, or with -errno, in the order of completion.
@@ -66,6 +67,8 @@ class AioQueue:
                 yield from done
                 yield from failed
         finally:
+            self._free += self._filled
+            self._filled.clear()
             while self._flying:
                 self._collect()
 
@@ -84,7 +87,7 @@ class AioQueue:
                 if len(job.buffers) > _IOVECS_MAX:
                     yield job, -errno.EINVAL
                     continue
-                batch.append(self._fill(self._free.pop(), job))
+                batch.append(self._fill(self._free[-1], job))
                 nbytes += job.nbytes
             if not batch:
                 return
@@ -105,7 +108,8 @@ class AioQueue:
             self._iocbs, slot * _IOCB.size,
             slot, 0, 0, opcode, 0, job.fd, vectors, len(job.buffers), job.offset, 0, 0, 0,
         )  # fmt: skip
-        self._flying[slot] = (job, holds)
+        self._free.remove(slot)
+        self._filled[slot] = (job, holds)
         return slot
 
     def _hand_over(self, batch: list[int]) -> Iterator[tuple[Job, int]]:
@@ -115,14 +119,15 @@ class AioQueue:
                 self._pointers[index] = base + slot * _IOCB.size
             taken = self._libc.syscall(self._calls["submit"], self._context, len(batch), self._pointers)
             if taken > 0:
+                self._flying.update((slot, self._filled.pop(slot)) for slot in batch[:taken])
                 batch = batch[taken:]
                 continue
             code = ctypes.get_errno()
-            if code == errno.EAGAIN and len(self._flying) > len(batch):
+            if code == errno.EAGAIN and self._flying:
                 yield from self._collect()
             elif code != errno.EINTR:
                 slot = batch.pop(0)
-                job, _ = self._flying.pop(slot)
+                job, _ = self._filled.pop(slot)
                 self._free.append(slot)
                 yield job, -code
 

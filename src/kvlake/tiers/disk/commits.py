@@ -3,6 +3,7 @@ free.
 """
 
 import threading
+from itertools import groupby
 
 from kvlake.tiers.disk.device import Device
 from kvlake.tiers.disk.journal import Frame, Journal
@@ -25,6 +26,7 @@ class Commits:
         self.lock = threading.Lock()
         """Held across a commit's I/O; taken before the tier's own lock."""
         self._pending: list[Frame] = []  # guarded by the tier's lock
+        self._astray = False  # whether the journal may have lost its name; guarded by lock
 
     @property
     def journal_bytes(self) -> int:
@@ -32,11 +34,8 @@ class Commits:
 
     def note(self, kind: int, body: bytes) -> None:
         """An entry for the next commit. Needs the tier's lock: entries are in the order of what happened."""
-        if not body:
-            return
-        if self._pending and self._pending[-1].kind == kind:
-            body = self._pending.pop().body + body
-        self._pending.append(Frame(kind, body))
+        if body:
+            self._pending.append(Frame(kind, body))
 
     def commit(self, tier_lock: threading.Lock, index: dict[bytes, bytes]) -> bool:
         """Make durable all that was noted before; `index` has the records of all blocks, for a compaction.
@@ -48,14 +47,15 @@ class Commits:
                 pending, self._pending = self._pending, []
                 released = self._segments.released()
                 grown = self._journal.nbytes + sum(len(body) for _, body in pending)
-                compact = grown > _SLACK_BYTES + _RECORDS_PER_BLOCK * RECORD.size * len(index)
+                limit = _SLACK_BYTES + _RECORDS_PER_BLOCK * RECORD.size * len(index)
+                compact = grown > limit or self._astray
                 records = list(index.values()) if compact else []
             try:
                 self._segments.sync()
                 if compact:
                     self._rewrite(records)
                 elif pending:
-                    self._journal.append(pending)
+                    self._journal.append(_merged(pending))
             except OSError:
                 with tier_lock:
                     self._pending[:0] = pending
@@ -69,5 +69,14 @@ class Commits:
 
     def _rewrite(self, records: list[bytes]) -> None:
         old = self._journal
+        # A rename may fail after all but its durability: an entry in the old log would then be in no log at all.
+        self._astray = True
         self._journal = Journal.create(self._device, JOURNAL, old.origin, [Frame(ADDED, b"".join(records))])
+        self._astray = False
         old.close()
+
+
+def _merged(pending: list[Frame]) -> list[Frame]:
+    """Neighbouring frames of one kind as one."""
+    runs = groupby(pending, key=lambda frame: frame.kind)
+    return [Frame(kind, b"".join(frame.body for frame in run)) for kind, run in runs]

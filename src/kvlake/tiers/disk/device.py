@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 from kvlake.tiers.disk.aio import AioQueue
@@ -22,9 +23,13 @@ from kvlake.tiers.tier import PAGE_BYTES, aligned_buffer
 
 log = logging.getLogger(__name__)
 
+PROBE = ".probe"
+"""File that a device makes to find out what works, and removes; a killed process may leave it."""
+
 _RAM_FILE_SYSTEMS = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # linux/magic.h
 _ZERO_RANGE, _PUNCH_HOLE, _KEEP_SIZE = 0x10, 0x02, 0x01  # linux/falloc.h
-_DIRECT_DEPTH, _THREADS, _RAM_THREADS = 32, 8, 2
+_DIRECT_DEPTH, _THREADS = 32, 8
+_RAM_THREADS, _RAM_JOBS_PER_CALL = 2, 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -36,8 +41,8 @@ class Device:
         self.io_mode, self.why_not_direct = self._probe(direct)
         self._lock = threading.Lock()
         self._idle_queues: list[Queue] = []  # guarded by _lock
-        ram = "RAM file system" in self.why_not_direct
-        self._pool = ThreadPoolExecutor(_RAM_THREADS if ram else _THREADS, thread_name_prefix="kvlake-disk")
+        self._on_ram = "RAM file system" in self.why_not_direct
+        self._pool = ThreadPoolExecutor(_RAM_THREADS if self._on_ram else _THREADS, thread_name_prefix="kvlake-disk")
 
     @property
     def direct(self) -> bool:
@@ -100,6 +105,9 @@ class Device:
             except OSError as error:
                 log.warning("kernel aio is not to be had (%s): using threads", error)
                 self.io_mode = "direct-threads"
+        if self._on_ram:
+            # A job is over in microseconds there: handing each out alone would cost more than the job.
+            return ThreadQueue(self._pool, 2 * _RAM_THREADS, _RAM_JOBS_PER_CALL)
         return ThreadQueue(self._pool, 2 * _THREADS)
 
     def _probe(self, direct: bool) -> tuple[str, str]:
@@ -109,7 +117,7 @@ class Device:
         file_system = _file_system(self.root)
         if file_system in _RAM_FILE_SYSTEMS:
             return "buffered-threads", f"{_RAM_FILE_SYSTEMS[file_system]} is a RAM file system"
-        name = f".probe-{os.getpid()}"
+        name = PROBE
         try:
             fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
             try:
@@ -144,9 +152,15 @@ class File:
         os.posix_fallocate(self.fd, 0, nbytes)
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        """Up to `nbytes` from `offset`, by way of an aligned buffer; shorter at the end of the file."""
+        """Up to `nbytes` from `offset`, by way of an aligned buffer; shorter only at the end of the file."""
         buffer = aligned_buffer(-(-nbytes // PAGE_BYTES) * PAGE_BYTES)
-        return buffer[: min(os.preadv(self.fd, [buffer], offset), nbytes)]
+        at = 0
+        # A bad spot ends one call early and fails the next; only a part of a page, or nothing, is the end of the file.
+        while at < buffer.nbytes and (moved := os.preadv(self.fd, [buffer[at:]], offset + at)):
+            at += moved
+            if moved % PAGE_BYTES:
+                break
+        return buffer[: min(at, nbytes)]
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Write all of `data`. Raises OSError; what is then in the file is undefined."""
@@ -173,32 +187,40 @@ class File:
             self.write(offset + start, zeros[: min(zeros.nbytes, nbytes - start)])
 
     def close(self) -> None:
-        os.close(self.fd)
+        """Let go of the file; again does nothing."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class ThreadQueue:
-    """Jobs on a pool of threads, with up to `depth` handed out at a time; completions come in the order of the jobs."""
+    """Jobs on a pool of threads; completions come in the order of the jobs."""
 
-    def __init__(self, pool: ThreadPoolExecutor, depth: int) -> None:
-        self._pool, self._depth = pool, depth
+    def __init__(self, pool: ThreadPoolExecutor, depth: int, jobs_per_call: int = 1) -> None:
+        """Up to `depth` calls are handed out at a time, each of `jobs_per_call` jobs one after the other."""
+        self._pool, self._depth, self._jobs_per_call = pool, depth, jobs_per_call
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, int]]:
-        flying: deque[tuple[Job, Future[int]]] = deque()
+        flying: deque[tuple[list[Job], Future[list[int]]]] = deque()
         waiting = iter(jobs)
         try:
             while True:
-                while len(flying) < self._depth and (job := next(waiting, None)) is not None:
-                    flying.append((job, self._pool.submit(_move, job)))
+                while len(flying) < self._depth and (group := list(islice(waiting, self._jobs_per_call))):
+                    flying.append((group, self._pool.submit(_move_all, group)))
                 if not flying:
                     return
-                job, moved = flying.popleft()
-                yield job, moved.result()
+                group, moved = flying.popleft()
+                yield from zip(group, moved.result(), strict=True)
         finally:
             for _, moved in flying:
                 moved.result()
 
     def close(self) -> None:
         """Nothing of its own to give back: the pool is the device's."""
+
+
+def _move_all(jobs: list[Job]) -> list[int]:
+    return [_move(job) for job in jobs]
 
 
 def _move(job: Job) -> int:

@@ -96,7 +96,7 @@ def pack_descriptor(into: memoryview, uuid: bytes, page: int, records: list[byte
 
 
 def unpack_descriptor(page_bytes: memoryview, uuid: bytes, page: int) -> list[bytes]:
-    """Records of the run whose descriptor lies at `page`; empty if these bytes are no descriptor of this store there."""
+    """Records of the run whose descriptor lies at `page`; empty if these bytes are not such a descriptor."""
     magic, owner, own_page, count, checksum = _DESCRIPTOR.unpack_from(page_bytes)
     if magic != _DESCRIPTOR_MAGIC or owner != uuid or own_page != page or not 0 < count <= RUN_BLOCKS_MAX:
         return []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kvlake.base.errors import CapacityError, StoreBusyError, StoreFormatError
 from kvlake.base.units import GIB, KIB, MIB, format_bytes
-from kvlake.tiers.disk.device import Device, File
+from kvlake.tiers.disk.device import PROBE, Device, File
 from kvlake.tiers.disk.journal import Frame, Journal, Origin
 from kvlake.tiers.disk.record import (
     RECORD,
@@ -24,7 +24,7 @@ from kvlake.tiers.disk.record import (
     unpack_header,
 )
 from kvlake.tiers.disk.segments import Extent, Segments
-from kvlake.tiers.tier import PAGE_BYTES
+from kvlake.tiers.tier import PAGE_BYTES, aligned_buffer
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ ADDED, REMOVED = 1, 2
 """Kinds of journal frames: records of blocks laid down; keys of blocks removed."""
 
 JOURNAL, LOCK = "blocks.log", "lock"
-_OTHER_NAMES = {LOCK, JOURNAL, JOURNAL + ".new", "sessions.log", "sessions.log.new"}
+_OTHER_NAMES = {LOCK, PROBE, JOURNAL, JOURNAL + ".new", "sessions.log", "sessions.log.new"}
 _PURPOSE = b"kvblocks"
 _KEY_BYTES = 16
 
@@ -109,6 +109,8 @@ def open_state(device: Device, options: DiskOptions) -> Opened:
         if not options.read_only:
             state.journal.cut_tail()
         _drop_unplaced(state)
+        if not options.read_only:
+            _fit_journal(device, state)
         return state
     except BaseException:
         if lock is not None:
@@ -145,7 +147,9 @@ def _load(device: Device, options: DiskOptions, lock: File | None) -> Opened:
     else:
         log.warning("the journal of %s is lost: making the index again from the segments", device.root)
     segments = _segments(device, options, origin)
-    index = dict(_scan(segments))
+    # Two blocks of equal bytes may claim one place where one had been evicted: the bytes are right under either.
+    placed = {location_of(packed).page: (key, packed) for key, packed in _scan(segments)}
+    index = dict(placed.values())
     journal = Journal.create(device, JOURNAL, origin, [Frame(ADDED, b"".join(index.values()))])
     counters = Counter(rebuilt_blocks=len(index)) if segments.count else Counter[str]()
     return Opened(options, journal, segments, index, lock, counters=counters)
@@ -158,7 +162,13 @@ def _segments(device: Device, options: DiskOptions, origin: Origin) -> Segments:
         reserve = min(stat.f_blocks * stat.f_frsize // 20, _RESERVE_MAX)
     segment_bytes = origin.number * PAGE_BYTES
     wanted = (options.capacity_bytes - options.log_bytes) // segment_bytes
-    found = sum(name.endswith(".seg") for name in device.names())
+    if wanted < 1:
+        raise CapacityError(
+            f"the store at {device.root} is made of segments of {format_bytes(segment_bytes)}: a capacity of "
+            f"{format_bytes(options.capacity_bytes)} has no room for one; raise disk_bytes, or delete the store"
+        )
+    stems = [name.removesuffix(".seg") for name in device.names() if name.endswith(".seg")]
+    found = 1 + max((int(stem) for stem in stems if stem.isdecimal()), default=-1)
     possible = found + max(0, device.free_bytes() - reserve) // segment_bytes
     if possible < 1:
         raise CapacityError(
@@ -184,6 +194,20 @@ def _drop_unplaced(state: Opened) -> None:
             del state.index[key]
         if not state.options.read_only:
             state.journal.append([Frame(REMOVED, b"".join(lost))])
+
+
+def _fit_journal(device: Device, state: Opened) -> None:
+    """Where the capacity was lowered: forget the oldest blocks past what the journal may hold, and write it anew."""
+    options, old = state.options, state.journal
+    excess = list(state.index)[: max(0, len(state.index) - options.max_blocks)]
+    if not excess and old.nbytes <= options.log_bytes // 2:
+        return
+    for key in excess:
+        del state.index[key]
+    state.counters["unplaced_blocks"] += len(excess)
+    state.segments.occupy(state.count())
+    state.journal = Journal.create(device, JOURNAL, old.origin, [Frame(ADDED, b"".join(state.index.values()))])
+    old.close()
 
 
 def _take_lock(device: Device) -> File:
@@ -226,7 +250,7 @@ def _scan(segments: Segments) -> Iterator[tuple[bytes, bytes]]:
         step = _SCAN_BYTES // PAGE_BYTES
         for page in range(first_page, first_page + pages, step):
             file, offset = segments.place(page)
-            chunk = file.read(offset, min(step, first_page + pages - page) * PAGE_BYTES)
+            chunk = _readable(file, offset, min(step, first_page + pages - page) * PAGE_BYTES)
             for at in range(0, len(chunk), PAGE_BYTES):
                 here = page + at // PAGE_BYTES
                 for packed in unpack_descriptor(chunk[at : at + PAGE_BYTES], segments.uuid, here):
@@ -237,5 +261,20 @@ def _scan(segments: Segments) -> Iterator[tuple[bytes, bytes]]:
 def _is_whole(segments: Segments, packed: bytes) -> bool:
     location = location_of(packed)
     file, offset = segments.place(location.page)
-    payload = file.read(offset, location.pages * PAGE_BYTES)[: location.nbytes]
+    payload = _readable(file, offset, location.pages * PAGE_BYTES)[: location.nbytes]
     return checksum_of(packed[:_KEY_BYTES], payload) == location.checksum
+
+
+def _readable(file: File, offset: int, nbytes: int) -> memoryview:
+    """What can be read, with zeros for the pages that cannot."""
+    try:
+        return file.read(offset, nbytes)
+    except OSError as error:
+        if nbytes <= PAGE_BYTES:
+            log.warning("%s cannot be read at byte %d: %s", file.name, offset, error)
+            return aligned_buffer(nbytes)
+    buffer = aligned_buffer(nbytes)
+    for at in range(0, nbytes, PAGE_BYTES):
+        piece = _readable(file, offset + at, PAGE_BYTES)
+        buffer[at : at + piece.nbytes] = piece
+    return buffer

@@ -78,9 +78,12 @@ class Segments:
         return self.segment_pages * PAGE_BYTES
 
     def occupy(self, used: Iterable[Extent]) -> set[int]:
-        """At open, or to correct the count: take what the index says is used. Returns first pages of what cannot be."""
-        self._released.clear()
-        self._free, refused = Extents.around(self.spans(), used, room=self._room)
+        """At open, or to correct the count: take what the index says is used, and what awaits settling.
+
+        Returns the first pages of what cannot be.
+        """
+        with self._lock:
+            self._free, refused = Extents.around(self.spans(), [*used, *self._released], room=self._room)
         return set(refused)
 
     def spans(self) -> list[Extent]:

@@ -5,6 +5,7 @@ journal. A get merges neighbours into one job and verifies every block before it
 outcome of the blocks concerned and is counted, never raised: only `sync` tells its caller.
 """
 
+import errno
 import logging
 import os
 import threading
@@ -53,6 +54,8 @@ class DiskTier:
         self._lock = threading.Lock()
         self._index = state.index  # key -> packed record; guarded by _lock, as are runs and used_pages of _state
         self._writing: set[bytes] = set()  # guarded by _lock
+        self._closed = False
+        self._wiping = 0  # removals whose pages are being zeroed; guarded by _lock
         self.counters: Counter[str] = Counter(state.counters)
 
     @classmethod
@@ -75,6 +78,10 @@ class DiskTier:
     def __repr__(self) -> str:
         use = self.usage()
         return f"<DiskTier {use.blocks} blocks, {format_bytes(use.used_bytes)} of {format_bytes(use.capacity_bytes)}>"
+
+    @property
+    def _read_only(self) -> bool:
+        return self._state.lock is None
 
     @property
     def io_mode(self) -> str:
@@ -135,25 +142,31 @@ class DiskTier:
         return outcomes
 
     def remove(self, keys: Sequence[BlockKey], *, wipe: bool = False) -> int:
+        if wipe and self._state.lock is None:
+            raise OSError(errno.EROFS, f"{self._device.root} is open read-only: its bytes cannot be erased")
         with self._lock:
             gone = [(key, packed) for key in keys if (packed := self._index.pop(key, None)) is not None]
             self._commits.note(REMOVED, b"".join(key for key, _ in gone))
             extents = [extent for _, packed in gone for extent in self._vacate(packed)]
             freed = sum(pages for _, pages in extents)
             self._state.used_pages -= freed
+            if not wipe:
+                self._segments.release(extents)
+                return freed * PAGE_BYTES
+            self._wiping += 1
         try:
-            if wipe:
-                self._wipe(extents)
+            self._wipe(extents)
         finally:
-            self._segments.release(extents)
-        if wipe:
-            self.sync()
+            with self._lock:
+                self._wiping -= 1
+                self._segments.release(extents)
+        self.sync()
         return freed * PAGE_BYTES
 
     def sync(self) -> None:
         """Make every completed put and removal durable: the data first, then the journal. Raises OSError."""
-        if self._state.lock is None:
-            return  # read-only: there is nothing to make durable
+        if self._read_only:
+            return
         try:
             compacted = self._commits.commit(self._lock, self._index)
         except OSError:
@@ -174,7 +187,7 @@ class DiskTier:
         bad = damaged(before, self._device, Reader(self._segments, self._staging))
         with self._commits.lock, self._lock:
             bad = {key: what for key, what in bad.items() if self._index.get(key) is before[key]}
-            counted = miscounts(self._state) if not self._writing else []
+            counted = miscounts(self._state) if not self._writing and not self._wiping else []
             if fix and counted:
                 self._segments.occupy(self._state.count())
         if fix:
@@ -182,7 +195,10 @@ class DiskTier:
         return report(before, bad, counted, fix=fix)
 
     def close(self) -> None:
-        """Sync as far as the disk allows, then let go of the directory."""
+        """Sync as far as the disk allows, then let go of the directory; again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             self.sync()
         except OSError as error:
@@ -196,13 +212,13 @@ class DiskTier:
     def _enter(self, blocks: Sequence[Block], outcomes: list[Put]) -> list[tuple[int, Block]]:
         """Settle what needs no writing; the rest is marked as being written and returned with its positions."""
         fresh: list[tuple[int, Block]] = []
+        sizes = [memoryview(block.data).cast("B").nbytes for block in blocks]
         with self._lock:
             room = self._state.options.max_blocks - len(self._index) - len(self._writing)
-            for position, block in enumerate(blocks):
-                nbytes = memoryview(block.data).nbytes
+            for position, (block, nbytes) in enumerate(zip(blocks, sizes, strict=True)):
                 if block.key in self._index or block.key in self._writing:
                     outcomes[position] = Put.PRESENT
-                elif self._state.lock is None or not nbytes or pages_of(nbytes) + 2 > self._segments.segment_pages:
+                elif self._read_only or not nbytes or pages_of(nbytes) + 2 > self._segments.segment_pages:
                     outcomes[position] = Put.REFUSED
                 elif len(fresh) >= room:
                     outcomes[position] = Put.FULL

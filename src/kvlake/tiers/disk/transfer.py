@@ -85,6 +85,7 @@ class Writer:
             else:
                 end = at + location.pages * PAGE_BYTES
                 scratch[at : at + data.nbytes] = data
+                scratch[at + data.nbytes : end] = bytes(end - at - data.nbytes)  # not another block's bytes
                 buffers.append(scratch[at:end])
                 at = end
             next_page += location.pages

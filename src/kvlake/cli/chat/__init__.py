@@ -1,0 +1,1 @@
+"""`kvlake chat`: a person's lines -> a model's answers, in named conversations that rest on disk and go on later."""
