@@ -106,7 +106,9 @@ class Bench:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="where the JSON goes")
-    parser.add_argument("--dir", type=Path, help="where the stores are made (default: OUT/data)")
+    parser.add_argument(
+        "--dir", type=Path, help="disk to measure: the stores are made, and removed, below it (default: OUT)"
+    )
     parser.add_argument("--mib", type=int, default=512, help="MiB per engine and block size")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--blocks", help="block sizes in bytes, with commas between")
@@ -170,11 +172,12 @@ def report(bench: Bench, facts: dict[str, object]) -> None:
 def main() -> None:
     given = arguments()
     given.out.mkdir(parents=True, exist_ok=True)
-    directory = given.dir or given.out / "data"
-    directory.mkdir(parents=True, exist_ok=True)
-    bench = Bench(given, directory)
-    facts = machine_facts(directory)
-    run(bench)
+    place = given.dir or given.out
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix="data-") as folder:
+        bench = Bench(given, Path(folder))
+        facts = machine_facts(place)
+        run(bench)
     report(bench, {**facts, "load_after": load(), "seconds": round(time.monotonic() - bench.started)})
 
 

@@ -9,7 +9,7 @@ import click
 
 import kvlake.base.errors
 import kvlake.config
-from kvlake.base.units import format_bytes
+from kvlake.base.units import format_bytes, format_seconds
 from kvlake.cli.main import main
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
@@ -62,7 +62,9 @@ def _default(field: dataclasses.Field) -> str:
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     if value is dataclasses.MISSING:
         return "required"
-    return f"`{format_bytes(value)}`" if field.name.endswith("_bytes") and value else f"`{value!r}`"
+    if field.name.endswith("_bytes") and value:
+        return f"`{format_bytes(value)}`"
+    return f"`{format_seconds(value)}`" if field.name.endswith("_s") else f"`{value!r}`"
 
 
 def _error(kind: type[Exception]) -> tuple[str, ...]:

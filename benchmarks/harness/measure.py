@@ -5,13 +5,14 @@ the controls run before and after every engine; an engine's ratio in that round 
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from engines.engine import Engine, Sample, Workload
 
 OPERATIONS = ("write", "chain", "random")
 _UNVERIFIED = {"control", "memcpy", "vllm-fs"}  # fio checks nothing; vLLM's process checks for itself
+_PAGE_CACHE = {"lmdb", "files"}  # far from the disk's limit: between two controls together, to save time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,13 @@ class Series:
     operation: str
     samples: list[Sample] = field(default_factory=list)
     ratios: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, sample: Sample, before: Mapping[str, float], after: Mapping[str, float]) -> None:
+        """Take in a sample, and the speed of each control right before and right after it."""
+        self.samples.append(sample)
+        for control, speed in before.items():
+            mean = statistics.mean((speed, after[control]))
+            self.ratios.setdefault(control, []).append(sample.gbps / mean)
 
     def ratio(self, control: str) -> float | None:
         return statistics.median(self.ratios[control]) if self.ratios.get(control) else None
@@ -71,6 +79,9 @@ class Rounds:
 
     def __init__(self, work: Workload, controls: Sequence[Engine], engines: Sequence[Engine]) -> None:
         self._work, self._controls, self._engines = work, controls, engines
+        alone = [[engine] for engine in engines if engine.name not in _PAGE_CACHE]
+        together = [engine for engine in engines if engine.name in _PAGE_CACHE]
+        self._turns = [*alone, together] if together else alone
 
     def measure(self, operation: str, repeats: int) -> list[Series]:
         series = {
@@ -87,15 +98,13 @@ class Rounds:
 
     def _round(self, operation: str, repeat: int, series: dict[str, Series]) -> None:
         """Control, engine, control, engine, ..., control; who is first changes with every round."""
-        turn = repeat % max(len(self._engines), 1)
+        turn = repeat % max(len(self._turns), 1)
         before = self._sample_controls(operation, series)
-        for engine in (*self._engines[turn:], *self._engines[:turn]):
-            sample = run_once(engine, self._work, operation)
+        for engines in (*self._turns[turn:], *self._turns[:turn]):
+            samples = {engine.name: run_once(engine, self._work, operation) for engine in engines}
             after = self._sample_controls(operation, series)
-            mine = series[engine.name]
-            mine.samples.append(sample)
-            for name, speed in before.items():
-                mine.ratios.setdefault(name, []).append(sample.gbps / statistics.mean((speed, after[name])))
+            for engine, sample in samples.items():
+                series[engine].add(sample, before, after)
             before = after
 
     def _sample_controls(self, operation: str, series: dict[str, Series]) -> dict[str, float]:

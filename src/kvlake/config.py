@@ -15,7 +15,7 @@ from threading import TIMEOUT_MAX
 from typing import Any
 
 from kvlake.base.errors import ConfigError
-from kvlake.base.units import parse_bytes, parse_seconds
+from kvlake.base.units import GIB, MIB, parse_bytes, parse_seconds
 from kvlake.policy.rank import RANKS
 
 _PREFIX = "KVLAKE_"
@@ -30,19 +30,19 @@ def _setting(default: Any, help_text: str) -> Any:
 class Settings:
     """Everything that can be set about a store. Sizes and times are written as people write them."""
 
-    memory_bytes: int = _setting("256 MiB", "Size of the memory tier; 0 for none.")
+    memory_bytes: int = _setting(256 * MIB, "Size of the memory tier; 0 for none.")
     memory_prefault: bool = _setting(False, "Take the memory tier's pages at start and keep them.")
     disk_bytes: int = _setting(
-        "32 GiB", "Most that the store's directory may take up, logs included; 0 for no disk tier."
+        32 * GIB, "Most that the store's directory may take up, logs included; 0 for no disk tier."
     )
     disk_reserve_bytes: int | None = _setting(
         None, "Part of the file system left free for others; by default 5 % of it, at most 16 GiB."
     )
     disk_direct: bool = _setting(True, "Read and write past the page cache (O_DIRECT) where the disk allows it.")
-    get_timeout_s: float = _setting("10 s", "Deadline of a get; what comes later is a miss.")
-    io_timeout_s: float = _setting("30 s", "Deadline of every other request to a slow tier.")
-    commit_interval_s: float = _setting("500 ms", "Longest time that a written block waits to be made durable.")
-    idle_ttl_s: float = _setting("5 min", "Time without a turn after which a session goes idle; 0 for never.")
+    get_timeout_s: float = _setting(10.0, "Deadline of a get; what comes later is a miss.")
+    io_timeout_s: float = _setting(30.0, "Deadline of every other request to a slow tier.")
+    commit_interval_s: float = _setting(0.5, "Longest time that a written block waits to be made durable.")
+    idle_ttl_s: float = _setting(300.0, "Time without a turn after which a session goes idle; 0 for never.")
     rank: str = _setting("tail-first-lru", f"Which blocks go first: {', '.join(RANKS)}.")
     high_watermark: float = _setting(0.95, "Fraction of a tier at which it is relieved.")
     low_watermark: float = _setting(0.90, "Fraction of a tier down to which it is relieved.")

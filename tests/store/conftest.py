@@ -1,4 +1,4 @@
-"""A store over a small memory tier and a disk that can be made to fail, chains of blocks, and an audit of everything."""
+"""A store over a little memory and a disk that can be made to fail, chains of blocks, and an audit of everything."""
 
 import time
 from collections import Counter
@@ -12,7 +12,7 @@ from kvlake.store.session import State
 from kvlake.store.sessionlog import SessionLog
 from kvlake.store.store import Store
 from kvlake.testing.blocks import block_of, payload_of
-from kvlake.testing.faults import FaultyDevice, Faults
+from kvlake.testing.faults import Faults, FaultyDevice
 from kvlake.tiers.disk import DiskTier
 from kvlake.tiers.disk.recover import DiskOptions
 from kvlake.tiers.memory import MemoryTier
@@ -154,15 +154,11 @@ def audit(store):
         tenants = Counter()
         for entry in core.index:
             tenants[entry.tenant] += entry.nbytes
-            if entry.depth and (
-                entry.parent not in entries or entries[entry.parent].depth != entry.depth - 1
-            ):
+            if entry.depth and (entry.parent not in entries or entries[entry.parent].depth != entry.depth - 1):
                 faults.append(f"{entry} has no parent")
             if not entry.held or entry.busy or entry.pins or entry.children != children[entry.key]:
                 faults.append(f"{entry}: busy {entry.busy}, pins {entry.pins}, children {entry.children}")
-        faults += [f"tenant bytes {core.index.tenant_bytes}, not {tenants}"] * (
-            +core.index.tenant_bytes != tenants
-        )
+        faults += [f"tenant bytes {core.index.tenant_bytes}, not {tenants}"] * (+core.index.tenant_bytes != tenants)
         expiring = sum(bool(entry.expires_s) for entry in core.index)
         faults += [f"{core.index.expiring} expiring, not {expiring}"] * (core.index.expiring != expiring)
         faults += [f"unsettled: {core.entering} {core.leaving}"] * bool(core.entering or core.leaving)

@@ -81,7 +81,9 @@ def test_a_trial_that_never_reports_is_followed_by_another(clock):
 
 def test_an_error_is_an_outcome_and_counts_once(guard, kit):
     block = kit.chain(0, 1)[0]
-    guard.tier.faults.add(Fault("put", errno=errno.EIO), Fault("get", errno=errno.EIO), Fault("remove", errno=errno.EIO))
+    guard.tier.faults.add(
+        Fault("put", errno=errno.EIO), Fault("get", errno=errno.EIO), Fault("remove", errno=errno.EIO)
+    )
     assert guard.put([block]) == [Put.ERROR]
     assert read(guard, block) == [Get.ERROR]
     assert not guard.remove([block.key])

@@ -1,4 +1,4 @@
-"""A directory with a disk tier in it that can be opened again and is closed in the end; a disk that can be made to fail."""
+"""A directory with a disk tier in it that can be opened again and is closed in the end; a disk that fails when told."""
 
 import errno
 

@@ -46,15 +46,26 @@ class TestWriteErrors:
         faults.clear()
         put_all(tier, range(10, 20))
 
-    @pytest.mark.parametrize("where", ["preallocate", "write", "sync", "names"])
+    @pytest.mark.parametrize("where", ["preallocate", "write"])
     def test_a_segment_that_cannot_be_made_is_no_room(self, tier, faults, where, root):
-        faults.add(Fault(where, name=".seg" if where != "names" else "", errno=errno.ENOSPC, times=3))
+        faults.add(Fault(where, name=".seg", errno=errno.ENOSPC, times=3))
         for number in range(3):
             assert tier.put([block_of(number, NBYTES)]) == [Put.FULL]
         assert "injected" in tier._segments.growth_error
         assert list(root.glob("*.seg")) == []
         put_all(tier, range(3))
         assert tier._segments.growth_error == ""
+
+    @pytest.mark.parametrize("where", ["sync", "names"])
+    def test_a_new_segment_is_made_durable_by_the_commit(self, tier, faults, where):
+        name = ".seg" if where == "sync" else ""
+        faults.add(Fault(where, name=name, errno=errno.EIO), Fault(where, name=name))
+        keys = put_all(tier, range(3))
+        with pytest.raises(OSError, match="injected"):
+            tier.sync()
+        tier.sync()
+        assert faults.struck[where] == 2  # tried again
+        assert get_all(tier, keys) == [Get.HIT] * 3
 
     def test_a_bad_block_of_the_caller_spoils_nothing(self, tier):
         good, flawed = block_of(1, NBYTES), block_of(2, NBYTES)

@@ -187,7 +187,7 @@ class Moves:
         outcomes = tier.put(blocks)
         for _ in range(_ROOM_TRIES):
             full = [at for at, outcome in enumerate(outcomes) if outcome is Put.FULL]
-            need = sum(pages_of(memoryview(blocks[at].data).nbytes) + 1 for at in full) * PAGE_BYTES
+            need = (1 + sum(pages_of(memoryview(blocks[at].data).nbytes) for at in full)) * PAGE_BYTES
             need = self._core.options.watermarks.room_bytes(need, tier.usage().capacity_bytes)
             if not full or not self.make_room(position, need):
                 break

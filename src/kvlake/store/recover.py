@@ -27,8 +27,8 @@ def rebuild_index(core: Core) -> None:
         if keys:
             tier.remove(keys)
     core.counts["orphans_dropped"] += len(unfit)
-    for state in core.sessions.by_id.values():
+    for state in sorted(core.sessions.by_id.values(), key=lambda state: state.last_use_s):
         for key in state.keys:
             entry = core.index.get(key)
             if entry is not None:
-                entry.last_use_s = max(entry.last_use_s, state.last_use_s)
+                entry.last_use_s = state.last_use_s

@@ -54,10 +54,10 @@ def make_course():
         )  # fmt: skip
         extra = {"in_memory_bytes": 0, "answer": [5, 6, 7], "text": " It says <b>no</b>."}
         course.returned.append(request(name, 90 + at, TOKENS[name] - 40, TOKENS[name]) | extra)
-    course.active = sample(60, 300, 350, device=90)
+    course.active = sample(60, 300, 350, device=90) | {"counters": {"get_hit": 1}}
     course.idle = sample(62, 0, 350) | {"on_disk_bytes": 400 << 20}
     course.exit_code, course.killed_s = -9, BEGAN_S + 63
-    course.end = sample(100, 20, 360, device=95)
+    course.end = sample(100, 20, 360, device=95) | {"counters": {"get_hit": 2}}
     course.samples = [sample(20, 100, 90, device=80), sample(30, 310, 250, device=85), sample(95, 10, 355)]
     return course
 

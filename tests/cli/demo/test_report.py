@@ -104,6 +104,13 @@ def test_the_summary(report, capsys):
     assert "350 MiB" in output
 
 
+def test_a_memory_too_small_is_said(report, capsys):
+    report["partly_in_memory"] = 2
+    assert "2 of them did not fit into memory whole" in render(report)
+    print_summary(report)
+    assert "2 sessions did not fit into memory whole" in capsys.readouterr().out
+
+
 def test_the_summary_of_short_sessions(report, capsys):
     report["medians"]["near_2000"] = None
     report["sessions"][0]["tokens_equal"] = False

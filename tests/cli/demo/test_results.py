@@ -23,6 +23,7 @@ def test_it_has_what_is_promised_and_is_json(report):
     assert again["versions"].keys() == {"kvlake", "python", "torch", "transformers"}
     assert again["restart"] == {"exit_code": -9, "away_s": 17.0}
     assert again["took_s"] == 100.0
+    assert again["counters"] == {"before_kill": {"get_hit": 1}, "after_restart": {"get_hit": 2}}
 
 
 def test_a_session_is_one_row(report):
@@ -81,6 +82,17 @@ def test_an_answer_that_differs_is_a_complaint(settings, course, which):
     course.measured[1][which] = [5, 6, 8]
     (complaint,) = complaints(build_report(settings, course))
     assert complaint.startswith("comparisons: the answers differ")
+
+
+def test_blocks_that_were_not_found_are_a_complaint(settings, course):
+    course.measured[1]["cached_tokens"] -= 64
+    (complaint,) = complaints(build_report(settings, course))
+    assert complaint.startswith("not every block was found each time (comparisons)")
+
+
+def test_a_memory_that_did_not_hold_a_session_is_counted(settings, course):
+    course.measured[1]["in_memory"] = False
+    assert build_report(settings, course)["partly_in_memory"] == 1
 
 
 def test_a_disk_that_saves_no_time_is_a_complaint(settings, course):

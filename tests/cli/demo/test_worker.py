@@ -2,7 +2,7 @@
 
 import io
 import json
-import threading
+import time
 
 import pytest
 
@@ -124,14 +124,12 @@ def test_a_memory_that_does_not_hold_a_session_is_refused(tiny, job, told):
 
 def test_samples_come_until_it_is_done(filled, told, monkeypatch):
     monkeypatch.setattr(worker_module, "_SAMPLE_S", 0.01)
-    done = threading.Event()
-    watcher = threading.Thread(target=worker_module._watch, args=(filled, told, done))
-    watcher.start()
-    while len(told.of("sample")) < 3:
-        assert watcher.is_alive()
-    done.set()
-    watcher.join(5)
-    assert not watcher.is_alive()
+    with worker_module._watched(filled, told):
+        while len(told.of("sample")) < 3:
+            time.sleep(0.01)
+    seen = len(told.of("sample"))
+    time.sleep(0.05)
+    assert len(told.of("sample")) == seen
     assert told.of("sample")[0].keys() >= {"tiers", "device_bytes", "rss_bytes"}
 
 

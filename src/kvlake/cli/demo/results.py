@@ -44,6 +44,7 @@ def build_report(settings: DemoSettings, course: Course) -> Report:
         "restart": {"exit_code": course.exit_code, "away_s": course.ready[-1]["at_s"] - course.killed_s},
         "idle": _idle(course),
         "tiers": {"busiest": _tiers(_busiest(course)), "end": _tiers(course.end)},
+        "counters": {"before_kill": course.active["counters"], "after_restart": course.end["counters"]},
         "timeline": _timeline(course),
         "marks": _marks(course),
         "machine": {**machine(settings.store), "io_mode": ready["io_mode"], "threads": ready["threads"]},
@@ -58,6 +59,12 @@ def complaints(report: Report) -> list[str]:
         for each in report["sessions"]
         if not each["tokens_equal"]
     ]
+    lacking = [each["id"] for each in report["sessions"] if not each["blocks_kept"]]
+    if lacking:
+        found.append(
+            f"not every block was found each time ({', '.join(lacking)}), and so more was computed than need be; "
+            "worker.log and the counters in report.json say why"
+        )
     # The promise is about sessions worth keeping; where all are short, they are judged as they are.
     medians = report["medians"]["near_2000"] or report["medians"]["all"]
     if medians["disk_speedup"] < 1:

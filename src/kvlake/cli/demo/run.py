@@ -37,6 +37,11 @@ class DemoSettings:
         return self.out / "store"
 
     @property
+    def log(self) -> Path:
+        """What the workers wrote to stderr; empty when all went well."""
+        return self.out / "worker.log"
+
+    @property
     def disk_bytes(self) -> int:
         """Capacity of the disk tier."""
         return 512 * MIB + self.sessions * (self.typical_tokens + 600) * _DISK_BYTES_PER_TOKEN
@@ -65,6 +70,7 @@ def run(settings: DemoSettings, show: Progress) -> Course:
     """Run both workers, one after the other. Raises WorkerError, or what opening a store raises."""
     settings.out.mkdir(parents=True, exist_ok=True)
     clear_store(settings.store)
+    settings.log.write_bytes(b"")
     course = Course()
     _fill(settings, show, course)
     _return(settings, show, course)
@@ -84,7 +90,7 @@ def clear_store(path: Path) -> None:
 
 def _fill(settings: DemoSettings, show: Progress, course: Course) -> None:
     count = settings.sessions
-    with WorkerProcess(_job(settings, "fill", {}), settings.out / "worker.log", show.note) as worker:
+    with WorkerProcess(_job(settings, "fill", {}), settings.log, show.note) as worker:
         course.ready += _collect(show, worker, "load the model", ("ready", 1))
         for turn in range(1, len(QUESTIONS)):
             what = "a text of its own" if turn == 1 else "a question"
@@ -103,7 +109,7 @@ def _return(settings: DemoSettings, show: Progress, course: Course) -> None:
     prompts = [(event["id"], event["prompt"]) for event in course.measured]
     # In another order than they were put, so that reading ahead on the disk is of no help.
     random.Random(settings.seed).shuffle(prompts)
-    with WorkerProcess(_job(settings, "return", dict(prompts)), settings.out / "worker.log", show.note) as worker:
+    with WorkerProcess(_job(settings, "return", dict(prompts)), settings.log, show.note) as worker:
         course.ready += _collect(show, worker, "a new process: load the model, open the store", ("ready", 1))
         text = f"turn {len(QUESTIONS)} of {len(prompts)} sessions, from disk, in random order"
         course.returned += _collect(show, worker, text, ("returned", len(prompts)))

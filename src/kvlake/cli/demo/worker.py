@@ -8,6 +8,8 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -98,7 +100,7 @@ class Worker:
             talk.say("user", QUESTIONS[-1])
             self._measure(name, talk.prompt(self._tokenizer))
         self._store.flush()
-        self._events.send("active", **self.sample())
+        self._events.send("active", **self.sample(), counters=self._counters())
         for name in talks:
             self._store.find_session(name).idle()
         # Twice a look's time, so that what was freed has left the process.
@@ -115,7 +117,7 @@ class Worker:
             costs = _costs(done) | {"in_memory_bytes": in_memory, "answer": answer, "text": text}
             self._events.send("returned", id=name, **costs)
         self._store.flush()
-        self._events.send("end", **self.sample(), counters=self._store.counters())
+        self._events.send("end", **self.sample(), counters=self._counters())
 
     def _measure(self, name: str, prompt: list[int]) -> None:
         """The same prompt twice, without a store and from memory; neither leaves a trace in the store."""
@@ -188,6 +190,10 @@ class Worker:
             "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         }
 
+    def _counters(self) -> dict[str, int]:
+        """What store and engine count; errors among it, which cost no request and so show nowhere else."""
+        return self._store.counters() | {f"engine_{name}": count for name, count in self._engine.counters.items()}
+
     def _disk(self) -> DiskTier:
         return next(tier for tier in self._store.tiers() if isinstance(tier, DiskTier))
 
@@ -202,27 +208,35 @@ def _rss_bytes() -> int:
     return rss
 
 
-def _watch(worker: Worker, events: Events, done: threading.Event) -> None:
-    while not done.wait(_SAMPLE_S):
-        events.send("sample", **worker.sample())
+@contextmanager
+def _watched(worker: Worker, events: Events) -> Iterator[None]:
+    """Samples, from a thread, while the `with` block lasts."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_SAMPLE_S):
+            events.send("sample", **worker.sample())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def main() -> None:
     """Do the job on stdin; after `fill`, hold everything until the parent kills us."""
-    job, events, done = Job(**json.loads(sys.stdin.readline())), Events(), threading.Event()
+    job, events = Job(**json.loads(sys.stdin.readline())), Events()
     try:
-        worker = Worker(job, events)
-        watcher = threading.Thread(target=_watch, args=(worker, events, done), daemon=True)
-        watcher.start()
-        if job.phase == "fill":
+        with closing(Worker(job, events)) as worker, _watched(worker, events):
+            if job.phase == "return":
+                worker.come_back()
+                return
             worker.fill()
             # Until we are killed, or the parent is gone and the pipe with it.
             sys.stdin.read()
-        else:
-            worker.come_back()
-        done.set()
-        watcher.join()
-        worker.close()
     except (KvlakeError, OSError) as error:
         events.send("failed", text=str(error))
         raise SystemExit(1) from error

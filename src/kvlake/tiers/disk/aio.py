@@ -97,12 +97,10 @@ class AioQueue:
         vectors = ctypes.addressof(self._iovecs) + slot * _IOVECS_MAX * _IOVEC.size
         at = slot * _IOVECS_MAX * _IOVEC.size
         # Each c_char holds its buffer's export: the memory cannot go while the kernel may touch it.
-        holds = []
-        for buffer in job.buffers:
-            hold = ctypes.c_char.from_buffer(buffer)
+        holds = job.holds or [ctypes.c_char.from_buffer(buffer) for buffer in job.buffers]
+        for buffer, hold in zip(job.buffers, holds, strict=True):
             _IOVEC.pack_into(self._iovecs, at, ctypes.addressof(hold), buffer.nbytes)
             at += _IOVEC.size
-            holds.append(hold)
         opcode = _PWRITEV if job.write else _PREADV
         _IOCB.pack_into(
             self._iocbs, slot * _IOCB.size,

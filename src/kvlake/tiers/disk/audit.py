@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kvlake.keys.block import BlockKey
 from kvlake.tiers.disk.device import Device
-from kvlake.tiers.disk.record import Location, checksum_of, location_of
+from kvlake.tiers.disk.record import Location, location_of
 from kvlake.tiers.disk.recover import Opened
 from kvlake.tiers.disk.transfer import Reader, Wanted
 from kvlake.tiers.extents import Extents
@@ -21,15 +21,14 @@ def damaged(index: dict[bytes, bytes], device: Device, reader: Reader) -> dict[b
     with reader:
         for batch in _batches([(key, location_of(index[key])) for key in keys]):
             buffer, at, wanted = aligned_buffer(sum(loc.pages for _, loc in batch) * PAGE_BYTES), 0, []
-            for position, (_, location) in enumerate(batch):
-                wanted.append(Wanted(location, position, buffer[at : at + location.nbytes]))
+            for position, (key, location) in enumerate(batch):
+                wanted.append(Wanted(key, location, location.pages, position, buffer[at : at + location.nbytes]))
                 at += location.pages * PAGE_BYTES
             for job, moved in device.run(reader.job([item]) for item in wanted):
-                landed = job.tag[0]
-                key = batch[landed.wanted.position][0]
+                key = job.tag[0].wanted.key
                 if moved != job.nbytes:
                     bad[key] = f"cannot be read: {os.strerror(-moved) if moved < 0 else f'only {moved} bytes came'}"
-                elif checksum_of(key, landed.data) != landed.wanted.location.checksum:
+                elif not all(job.tag.judge()):
                     bad[key] = "fails its checksum"
     return bad
 

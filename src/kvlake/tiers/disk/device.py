@@ -225,9 +225,12 @@ def _move_all(jobs: list[Job]) -> list[int]:
 
 def _move(job: Job) -> int:
     try:
-        return (os.pwritev if job.write else os.preadv)(job.fd, job.buffers, job.offset)
+        moved = (os.pwritev if job.write else os.preadv)(job.fd, job.buffers, job.offset)
     except OSError as error:
         return -(error.errno or errno.EIO)
+    if job.judge is not None and moved == job.nbytes:
+        job.judge()
+    return moved
 
 
 def _file_system(path: Path) -> int:

@@ -1,6 +1,7 @@
 """One vectored read or write of a file: the unit that a disk queue runs."""
 
-from collections.abc import Iterable, Iterator
+import ctypes
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 
@@ -15,6 +16,10 @@ class Job(NamedTuple):
     write: bool
     tag: Any
     """The caller's own; comes back with the result."""
+    holds: list[ctypes.c_char] | None = None
+    """The buffers' exports (`staging.hold`), where the maker of the job has them: taking one costs a microsecond."""
+    judge: Callable[[], object] | None = None
+    """What a queue of threads calls on the thread that moved all the bytes, while they are in that core's cache."""
 
 
 class Queue(Protocol):

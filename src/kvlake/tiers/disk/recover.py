@@ -95,6 +95,16 @@ class Opened:
         self.used_pages = sum(pages for _, pages in extents)
         return extents
 
+    def vacate(self, packed: bytes) -> list[Extent]:
+        """Extents that go with a block: its payload, and the descriptor after the last of its run."""
+        location = location_of(packed)
+        extents = [(location.page, location.pages)]
+        self.runs[location.descriptor] -= 1
+        if not self.runs[location.descriptor]:
+            del self.runs[location.descriptor]
+            extents.append((location.descriptor, 1))
+        return extents
+
 
 def open_state(device: Device, options: DiskOptions) -> Opened:
     """Take the directory, read or make its journal and segments, and recount. Raises as `DiskTier.open` says."""

@@ -40,6 +40,7 @@ class Segments:
         self._free = Extents(room=self._room)  # guarded by _lock
         self._released: list[Extent] = []  # free once the journal says so; guarded by _lock
         self._dirty: set[int] = set()  # segments with writes not yet synced; guarded by _lock
+        self._unnamed = False  # segments made whose names are not yet durable; guarded by _lock
         self._files: dict[int, File] = {}  # guarded by _grow_lock for changes
         self.growth_error = ""
         """Why the last attempt to add a segment failed; empty when it did not."""
@@ -138,16 +139,27 @@ class Segments:
         with self._lock:
             self._dirty.add(page // self.segment_pages)
 
+    def zero(self, extents: Iterable[Extent]) -> None:
+        """Erase pages. Raises OSError: an owner must know when bytes could not be erased."""
+        for page, pages in extents:
+            file, offset = self.place(page)
+            file.zero(offset, pages * PAGE_BYTES)
+            self.mark_dirty(page)
+
     def sync(self) -> None:
         """Make all completed writes durable."""
         with self._lock:
             dirty, self._dirty = self._dirty, set()
+            unnamed, self._unnamed = self._unnamed, False
         try:
             for index in dirty:
                 self._files[index].sync()
+            if unnamed:
+                self._device.sync_names()
         except OSError:
             with self._lock:
                 self._dirty |= dirty
+                self._unnamed |= unnamed
             raise
 
     def close(self) -> None:
@@ -168,6 +180,10 @@ class Segments:
                 self.growth_error = str(error)
                 return False
             self.growth_error = ""
+        # Nothing in the journal speaks of the segment before the commit that makes it durable, so it need not be now.
+        with self._lock:
+            self._dirty.add(index)
+            self._unnamed = True
         self.give_back([(index * self.segment_pages + 1, self.segment_pages - 1)])
         return True
 
@@ -181,8 +197,6 @@ class Segments:
         try:
             plain.preallocate(self.segment_bytes)
             plain.write(0, pack_header(Header(self.uuid, self.segment_pages, index)))
-            plain.sync()
-            self._device.sync_names()
             return self._device.open(name, direct=True)
         except OSError:
             self._device.remove(name)

@@ -33,10 +33,17 @@ class Staging:
                 self._stock.setdefault(buffer.nbytes, []).append(buffer)
 
 
-def is_aligned(buffer: memoryview) -> bool:
-    """Whether O_DIRECT can move `buffer` in place: whole pages, from the start of a page, at an address we may take."""
-    return (
-        not buffer.readonly
-        and buffer.nbytes % PAGE_BYTES == 0
-        and ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % PAGE_BYTES == 0
-    )
+def hold(buffer: memoryview) -> ctypes.c_char:
+    """The export of a writable buffer: while it is referred to, the memory stays where it is."""
+    return ctypes.c_char.from_buffer(buffer)
+
+
+def hold_aligned(buffer: memoryview) -> ctypes.c_char | None:
+    """The export of a buffer that O_DIRECT can move in place: whole pages, from the start of a page, writable.
+
+    Writable also where it is only read from: its address cannot be had otherwise. None for any other buffer.
+    """
+    if buffer.readonly or buffer.nbytes % PAGE_BYTES:
+        return None
+    held = ctypes.c_char.from_buffer(buffer)
+    return None if ctypes.addressof(held) % PAGE_BYTES else held

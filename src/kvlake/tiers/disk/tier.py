@@ -20,11 +20,11 @@ from kvlake.tiers.disk.audit import damaged, miscounts, report
 from kvlake.tiers.disk.commits import Commits
 from kvlake.tiers.disk.device import Device
 from kvlake.tiers.disk.job import Job
-from kvlake.tiers.disk.record import checksum_of, location_of, unpack_record
+from kvlake.tiers.disk.record import location_of, unpack_record
 from kvlake.tiers.disk.recover import ADDED, REMOVED, DiskOptions, Opened, open_state
-from kvlake.tiers.disk.segments import Extent, Segments
+from kvlake.tiers.disk.segments import Segments
 from kvlake.tiers.disk.staging import Staging
-from kvlake.tiers.disk.transfer import Landed, Reader, Run, Wanted, Writer, run_pages, split_runs
+from kvlake.tiers.disk.transfer import Landing, Reader, Run, Wanted, Writer, run_pages, split_runs
 from kvlake.tiers.tier import (
     PAGE_BYTES,
     Block,
@@ -123,19 +123,19 @@ class DiskTier:
             if packed is not None:
                 location = location_of(packed)
                 expect_size(read, location.nbytes)
-                wanted.append(Wanted(location, position, read.into.cast("B")))
+                wanted.append(Wanted(read.key, location, location.pages, position, read.into.cast("B")))
         wanted.sort(key=lambda item: item.location.page)
         with Reader(self._segments, self._staging) as reader:
             failed: list[Wanted] = []
             for job, moved in self._device.run(reader.jobs(wanted)):
                 if moved == job.nbytes:
-                    self._landed(job.tag, reads, outcomes)
+                    self._landed(job.tag, outcomes)
                 else:
                     failed += [landed.wanted for landed in job.tag]
             # A bad spot fails the whole of a merged job: ask for each of its blocks alone.
             for job, moved in self._device.run(reader.job([item]) for item in failed):
                 if moved == job.nbytes:
-                    self._landed(job.tag, reads, outcomes)
+                    self._landed(job.tag, outcomes)
                 else:
                     self._failed("read_errors", moved)
                     outcomes[job.tag[0].wanted.position] = Get.ERROR
@@ -147,7 +147,7 @@ class DiskTier:
         with self._lock:
             gone = [(key, packed) for key in keys if (packed := self._index.pop(key, None)) is not None]
             self._commits.note(REMOVED, b"".join(key for key, _ in gone))
-            extents = [extent for _, packed in gone for extent in self._vacate(packed)]
+            extents = [extent for _, packed in gone for extent in self._state.vacate(packed)]
             freed = sum(pages for _, pages in extents)
             self._state.used_pages -= freed
             if not wipe:
@@ -155,7 +155,7 @@ class DiskTier:
                 return freed * PAGE_BYTES
             self._wiping += 1
         try:
-            self._wipe(extents)
+            self._segments.zero(extents)
         finally:
             with self._lock:
                 self._wiping -= 1
@@ -280,11 +280,11 @@ class DiskTier:
             self._commits.note(ADDED, b"".join(run.records))
         self.counters["written_bytes"] += job.nbytes
 
-    def _landed(self, landed: list[Landed], reads: Sequence[Read], outcomes: list[Get]) -> None:
-        for wanted, data in landed:
-            key = reads[wanted.position].key
-            if checksum_of(key, data) == wanted.location.checksum:
-                if data.obj is not wanted.into.obj:
+    def _landed(self, landing: Landing, outcomes: list[Get]) -> None:
+        for (wanted, data), whole in zip(landing, landing.judge(), strict=True):
+            key = BlockKey(wanted.key)
+            if whole:
+                if data is not wanted.into:
                     wanted.into[:] = data
                 outcomes[wanted.position] = Get.HIT
             elif (packed := self._index.get(key)) is None or location_of(packed) != wanted.location:
@@ -294,25 +294,7 @@ class DiskTier:
                 self.counters["corrupt_blocks"] += 1
                 self.remove([key])
                 outcomes[wanted.position] = Get.CORRUPT
-        self.counters["read_bytes"] += sum(wanted.location.nbytes for wanted, _ in landed)
-
-    def _vacate(self, packed: bytes) -> list[Extent]:
-        """Extents that go with a block: its payload, and the descriptor after the last of its run. Needs _lock."""
-        location = location_of(packed)
-        extents = [(location.page, location.pages)]
-        runs = self._state.runs
-        runs[location.descriptor] -= 1
-        if not runs[location.descriptor]:
-            del runs[location.descriptor]
-            extents.append((location.descriptor, 1))
-        return extents
-
-    def _wipe(self, extents: list[Extent]) -> None:
-        """Zero removed pages. Raises OSError: an owner must know when bytes could not be erased."""
-        for page, pages in extents:
-            file, offset = self._segments.place(page)
-            file.zero(offset, pages * PAGE_BYTES)
-            self._segments.mark_dirty(page)
+        self.counters["read_bytes"] += sum(wanted.location.nbytes for wanted, _ in landing)
 
     def _failed(self, counter: str, code: int) -> None:
         reason = os.strerror(-code) if code < 0 else f"short transfer of {code} bytes"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from kvlake.tiers.disk.job import Job
 from kvlake.tiers.disk.record import RUN_BLOCKS_MAX, Location, checksum_of, pack_descriptor, pack_record
 from kvlake.tiers.disk.segments import Segments
-from kvlake.tiers.disk.staging import Staging, is_aligned
+from kvlake.tiers.disk.staging import Staging, hold, hold_aligned
 from kvlake.tiers.tier import PAGE_BYTES, Block, pages_of
 
 RUN_BYTES = 1 << 20
@@ -14,6 +14,8 @@ RUN_BYTES = 1 << 20
 
 _GAP_PAGES_MAX = 1
 """Pages that a read goes across to merge two blocks: a run's descriptor."""
+
+_READ_PAGES = RUN_BYTES // PAGE_BYTES + _GAP_PAGES_MAX
 
 
 class Run(NamedTuple):
@@ -30,7 +32,9 @@ class Run(NamedTuple):
 class Wanted(NamedTuple):
     """A block to be read: where it lies and where it goes."""
 
+    key: bytes
     location: Location
+    pages: int
     position: int
     into: memoryview
 
@@ -40,6 +44,23 @@ class Landed(NamedTuple):
 
     wanted: Wanted
     data: memoryview
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are the bytes that were put."""
+        return checksum_of(self.wanted.key, self.data) == self.wanted.location.checksum
+
+
+class Landing(list[Landed]):
+    """The blocks of one read, and which of them are whole, once that has been asked."""
+
+    verdicts: list[bool] | None = None
+
+    def judge(self) -> list[bool]:
+        """For each block, whether it is whole; found out once."""
+        if self.verdicts is None:
+            self.verdicts = [landed.whole for landed in self]
+        return self.verdicts
 
 
 def split_runs(members: list[tuple[int, Block]]) -> Iterator[list[tuple[int, Block]]]:
@@ -72,27 +93,30 @@ class Writer:
         """The job that lays `members` down at `page`; its tag is the Run."""
         pages = run_pages(members)
         payloads = [memoryview(block.data).cast("B") for _, block in members]
-        in_place = [is_aligned(payload) for payload in payloads]
-        staged_pages = sum(pages_of(data.nbytes) for data, direct in zip(payloads, in_place, strict=True) if not direct)
+        in_place = [hold_aligned(payload) for payload in payloads]
+        staged_pages = sum(pages_of(data.nbytes) for data, held in zip(payloads, in_place, strict=True) if held is None)
         scratch = self._staging.take(1 + staged_pages)
         buffers, records = [scratch[:PAGE_BYTES]], []
+        holds = [hold(buffers[0])]
         at, next_page = PAGE_BYTES, page + 1
-        for (_, block), data, direct in zip(members, payloads, in_place, strict=True):
+        for (_, block), data, held in zip(members, payloads, in_place, strict=True):
             location = Location(checksum_of(block.key, data), next_page, data.nbytes, next_page - page)
             records.append(pack_record(block.record(self._created_s), location))
-            if direct:
+            if held is not None:
                 buffers.append(data)
+                holds.append(held)
             else:
                 end = at + location.pages * PAGE_BYTES
                 scratch[at : at + data.nbytes] = data
                 scratch[at + data.nbytes : end] = bytes(end - at - data.nbytes)  # not another block's bytes
                 buffers.append(scratch[at:end])
+                holds.append(hold(buffers[-1]))
                 at = end
             next_page += location.pages
         pack_descriptor(buffers[0], self._segments.uuid, page, records)
         file, offset = self._segments.place(page)
         run = Run(members, records, page, pages, scratch)
-        return Job(file.fd, offset, buffers, pages * PAGE_BYTES, True, run)
+        return Job(file.fd, offset, buffers, pages * PAGE_BYTES, True, run, holds)
 
 
 class Reader:
@@ -101,6 +125,7 @@ class Reader:
     def __init__(self, segments: Segments, staging: Staging) -> None:
         self._segments, self._staging = segments, staging
         self._gap = staging.take(_GAP_PAGES_MAX)
+        self._gap_hold = hold(self._gap)
         self._lent: list[memoryview] = [self._gap]
 
     def __enter__(self) -> "Reader":
@@ -111,38 +136,45 @@ class Reader:
             self._staging.give_back(buffer)
 
     def jobs(self, wanted: Sequence[Wanted]) -> Iterator[Job]:
-        """Jobs for `wanted`, which must be in order of page; the tag of each is its list of Landed."""
+        """Jobs for `wanted`, which must be in order of page; the tag of each is its Landing."""
         group: list[Wanted] = []
+        start = end = 0
         for item in wanted:
-            if group and not self._joins(group, item):
+            page = item.location.page
+            gap, pages = page - end, page + item.pages - start
+            # The header and the descriptor keep a segment's first block more than one page from the one before.
+            if group and not (0 <= gap <= _GAP_PAGES_MAX and pages <= _READ_PAGES and len(group) < RUN_BLOCKS_MAX):
                 yield self.job(group)
                 group = []
+            if not group:
+                start = page
             group.append(item)
+            end = page + item.pages
         if group:
             yield self.job(group)
 
     def job(self, group: list[Wanted]) -> Job:
         """One job that reads a group of neighbours."""
-        buffers, landed, end = [], [], group[0].location.page
+        buffers, holds, landing = [], [], Landing()
+        start = end = group[0].location.page
         for item in group:
-            if item.location.page > end:
-                buffers.append(self._gap[: (item.location.page - end) * PAGE_BYTES])
-            data = item.into if is_aligned(item.into) else self._scratch(item.location.pages)
+            _, location, pages, _, into = item
+            if location.page > end:
+                buffers.append(self._gap)
+                holds.append(self._gap_hold)
+            held = hold_aligned(into)
+            data = into
+            if held is None:
+                data = self._scratch(pages)
+                held = hold(data)
             buffers.append(data)
-            landed.append(Landed(item, data[: item.location.nbytes]))
-            end = item.location.page + item.location.pages
-        file, offset = self._segments.place(group[0].location.page)
-        nbytes = (end - group[0].location.page) * PAGE_BYTES
-        return Job(file.fd, offset, buffers, nbytes, False, landed)
+            holds.append(held)
+            landing.append(Landed(item, data if data is into else data[: location.nbytes]))
+            end = location.page + pages
+        file, offset = self._segments.place(start)
+        return Job(file.fd, offset, buffers, (end - start) * PAGE_BYTES, False, landing, holds, landing.judge)
 
     def _scratch(self, pages: int) -> memoryview:
         buffer = self._staging.take(pages)
         self._lent.append(buffer)
         return buffer[: pages * PAGE_BYTES]
-
-    def _joins(self, group: list[Wanted], item: Wanted) -> bool:
-        first, last = group[0].location, group[-1].location
-        gap = item.location.page - (last.page + last.pages)
-        size = (item.location.page + item.location.pages - first.page) * PAGE_BYTES
-        # Descriptor and header pages keep a run's blocks apart from the next segment's by more than one page.
-        return 0 <= gap <= _GAP_PAGES_MAX and size <= RUN_BYTES + PAGE_BYTES and len(group) < RUN_BLOCKS_MAX
