@@ -210,3 +210,16 @@ class Kit:
 @pytest.fixture(scope="session")
 def kit():
     return Kit
+
+
+@pytest.fixture
+def talk(kit):
+    """(store, session id, first block, count) -> its blocks, put and said to be its turn."""
+
+    def talk(store, name, first, count, after=(), **arguments):
+        blocks = [*after, *kit.chain(first, count, after=after[-1] if after else None, **arguments)]
+        store.put(blocks)
+        store.session(name).turn(kit.keys_of(blocks), 10 * len(blocks))
+        return blocks
+
+    return talk

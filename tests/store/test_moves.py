@@ -188,6 +188,7 @@ def test_a_block_that_memory_turns_out_not_to_hold_is_lost_in_the_copy(stores, k
     store.disk.faults.add(Fault("put", errno=errno.EIO, times=FOREVER))
     store.put(blocks)
     kit.wait_until(lambda: store._core.stuck)
+    kit.settle(store)
     store.tiers()[0].remove([blocks[1].key])
     store.disk.faults.clear()
     store.flush(10)

@@ -121,9 +121,9 @@ def test_what_the_disk_would_not_take_is_tried_again(stores, kit):
 def test_a_flush_tries_again_by_itself(stores, kit):
     store = stores()
     blocks = kit.chain(0, 8)
-    store.disk.faults.add(Fault("put", errno=errno.ENOSPC, times=1))
+    store.disk.faults.add(Fault("put", errno=errno.ENOSPC, times=2))
     store.put(blocks)
-    kit.wait_until(lambda: store._core.stuck)
+    assert kit.wait_until(lambda: store.disk.faults.struck["put"] == 2)
     assert store.flush(10)
     assert kit.held_by(store, "disk", blocks) == 8
 

@@ -25,7 +25,7 @@ from kvlake.adapters.transformers.blocks import (
     learn_layout,
     new_cache,
 )
-from kvlake.adapters.transformers.live import Live, LiveCaches
+from kvlake.adapters.transformers.live import Live, LiveCaches, give_back_heap
 from kvlake.adapters.transformers.model import check_model, model_stamp, namespace_of
 from kvlake.adapters.transformers.request import FirstToken, check_request, one_sequence
 from kvlake.base.clock import Clock, SystemClock
@@ -114,7 +114,7 @@ class Engine:
         self._study_model()
         self._live = LiveCaches(self.settings.device_sessions)
         if self.settings.device_sessions:
-            store.on_idle(self._live.drop)
+            store.on_idle(self._rest)
 
     def __repr__(self) -> str:
         return f"<Engine {type(self._model).__name__}, {self.layout.block_nbytes} B/block, {self._live!r}>"
@@ -159,9 +159,9 @@ class Engine:
 
     def idle(self, session: str) -> None:
         """The session rests: free its live cache; the store keeps its blocks and may demote them."""
-        self._live.drop(session)
         with self._tolerate("session"):
             self._store.find_session(session).idle()
+        self._rest(session)
 
     def device_bytes(self) -> int:
         """Bytes of keys and values held on the device for the sessions in use."""
@@ -171,6 +171,12 @@ class Engine:
         """Keys of the whole blocks of `tokens`, as this engine names them."""
         salt = self.settings.salt if self.settings.salt is not None else self.settings.tenant.encode()
         return chain_keys(self.namespace.digest, tokens, self.settings.block_tokens, salt=salt)
+
+    def _rest(self, session: str) -> None:
+        """Drop a session's live cache, and have the process give up what it held."""
+        self._live.drop(session)
+        if self._model.device.type == "cpu":
+            give_back_heap()
 
     def _study_model(self) -> None:
         self._stamp = model_stamp(self._model)

@@ -1,5 +1,6 @@
 """The device tier of an engine: the caches of the sessions in use -> the one that a prompt goes on from."""
 
+import ctypes
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,3 +61,10 @@ class LiveCaches:
         """Bytes that the caches hold on the device."""
         with self._lock:
             return sum(cache_nbytes(live.cache) for live in self._held.values())
+
+
+def give_back_heap() -> None:
+    """Have the C library return what tensors no longer use to the system; glibc alone keeps it (malloc_trim(3))."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
