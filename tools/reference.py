@@ -34,9 +34,7 @@ def settings() -> tuple[dataclasses.Field, ...]:
 
 def errors() -> list[type[Exception]]:
     root = kvlake.base.errors.KvlakeError
-    return [
-        kind for kind in vars(kvlake.base.errors).values() if inspect.isclass(kind) and issubclass(kind, root)
-    ]
+    return [kind for kind in vars(kvlake.base.errors).values() if inspect.isclass(kind) and issubclass(kind, root)]
 
 
 def render() -> str:

@@ -62,11 +62,7 @@ def prose(path: Path) -> frozenset[int]:
 
 
 def _is_prose(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _lines(node: ast.stmt) -> range:
@@ -115,17 +111,12 @@ def test_sizes_stay_within_budget():
 
 
 def test_exceptions_point_to_a_decision():
-    assert [
-        decision for decision in ALLOWED.values() if not (ROOT / "docs/decisions" / decision).is_file()
-    ] == []
+    assert [decision for decision in ALLOWED.values() if not (ROOT / "docs/decisions" / decision).is_file()] == []
 
 
 def test_most_functions_are_short():
     lengths = [
-        code_lines(path, node)
-        for path in files()
-        for _, node in definitions(parse(path))
-        if isinstance(node, Function)
+        code_lines(path, node) for path in files() for _, node in definitions(parse(path)) if isinstance(node, Function)
     ]
     assert statistics.quantiles(lengths, n=10)[-1] <= LINES_PER_FUNCTION_P90
 
@@ -138,9 +129,7 @@ def test_no_error_is_swallowed_whole():
         if isinstance(node, ast.ExceptHandler) and _catches_all(node) and not _raises_again(node)
     }
     assert not {where for where in broad if where.partition(":")[0] not in BROAD_EXCEPT}
-    assert not BROAD_EXCEPT.keys() - {where.partition(":")[0] for where in broad}, (
-        "take it out of BROAD_EXCEPT"
-    )
+    assert not BROAD_EXCEPT.keys() - {where.partition(":")[0] for where in broad}, "take it out of BROAD_EXCEPT"
 
 
 def _catches_all(handler: ast.ExceptHandler) -> bool:

@@ -58,7 +58,5 @@ def shape(path: Path) -> tuple[list[str], list[str]]:
 def test_local_links_resolve(path):
     text = FENCE.sub("", path.read_text(encoding="utf-8"))
     links = {first or second for first, second in LINK.findall(text)}
-    targets = {
-        link: path.parent / unquote(link.partition("#")[0]) for link in links if not ELSEWHERE.match(link)
-    }
+    targets = {link: path.parent / unquote(link.partition("#")[0]) for link in links if not ELSEWHERE.match(link)}
     assert not {link for link, target in targets.items() if not target.exists()}

@@ -57,14 +57,14 @@ class SickTier:
         self.tier.close()
 
 
-def make_store(path, *, memory_bytes=MEMORY_BYTES, disk_bytes=DISK_BYTES, clock=None, **options):
-    """A store; `store.disk` is its sick disk tier, `store.device` the faulty device below that."""
+def make_store(path, *, memory_bytes=MEMORY_BYTES, disk_bytes=DISK_BYTES, clock=None, device=None, **options):
+    """A store; `store.disk` is its sick disk tier, `store.device` the device below that, by default a faulty one."""
     tiers = [MemoryTier(memory_bytes, clock=clock)] if memory_bytes else []
     session_log = None
-    device = disk = None
+    disk = None
     if disk_bytes:
         Path(path).mkdir(exist_ok=True)
-        device = FaultyDevice(Path(path), direct=False)
+        device = device or FaultyDevice(Path(path), direct=False)
         disk_options = DiskOptions(capacity_bytes=disk_bytes, reserve_bytes=0)
         disk = SickTier(DiskTier.open(path, disk_options, device=device, clock=clock))
         session_log = SessionLog(device, disk_options.log_bytes // 2)

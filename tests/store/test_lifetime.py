@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import signal
 
 import pytest
@@ -10,6 +11,7 @@ from kvlake.base.errors import SessionNotFoundError
 from kvlake.testing.blocks import traces_of
 from kvlake.testing.clock import FakeClock
 from kvlake.testing.faults import Fault
+from kvlake.testing.powerloss import PowerLossDevice
 from kvlake.tiers.tier import PAGE_BYTES, Get, Put
 
 
@@ -38,6 +40,24 @@ def test_delete_removes_all_that_no_other_session_holds_everywhere(stores, kit, 
         store.find_session("goes")
     with pytest.raises(SessionNotFoundError):
         store.session("keeps").fork("goes").delete() and store.find_session("goes").describe()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_an_edited_turn_let_go_of_is_deleted_with_the_session(stores, kit, talk, tmp_path, restart):
+    store = stores()
+    shared = talk(store, "keeps", 0, 3)
+    old = talk(store, "goes", 50, 4, after=shared)[3:]
+    again = talk(store, "goes", 80, 3, after=shared)[3:]
+    talk(store, "goes", 90, 1, after=shared)
+    talk(store, "other", 80, 3, after=shared)
+    store.flush(10)
+    if restart:
+        store.close()
+        store = stores()
+    gone = store.session("goes").delete()
+    assert (gone.blocks, gone.wiped) == (5, True)
+    assert on_disk(tmp_path / "kv", old) == 0
+    assert store.match(kit.keys_of(shared + again)) == 6, "another session holds what this one let go of"
 
 
 @pytest.mark.parametrize("lost_journal", [False, True])
@@ -142,6 +162,33 @@ def test_orphans_and_the_expired_are_dropped_at_the_next_opening(stores, kit, ta
     assert store.counters()["orphans_dropped"] == 4
     assert store.session("s").describe().present_blocks == 1
     assert set(store.put(blocks)) == {Put.PRESENT, Put.STORED}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_flushed_survives_a_power_cut(tmp_path, kit, seed):
+    (tmp_path / "kv").mkdir()
+    device = PowerLossDevice(tmp_path / "kv")
+    store = kit.make_store(tmp_path / "kv", device=device, commit_interval_s=0.005)
+    kept, gone = kit.chain(0, 6), kit.chain(100, 6)
+    for name, blocks in (("kept", kept), ("gone", gone)):
+        store.put(blocks)
+        store.session(name).turn(kit.keys_of(blocks), 60)
+    assert store.flush(20)
+    assert store.session("gone").delete().wiped
+    for step in range(4):
+        unsure = kit.chain(1000 + 10 * step, 4)
+        store.put(unsure)
+        store.session(f"s{step}").turn(kit.keys_of(unsure), 40)
+    device.lose_power(random.Random(seed), tmp_path / "after")
+    store.close()
+    again = kit.make_store(tmp_path / "after")
+    assert {"kept"} <= {info.id for info in again.sessions()} <= {"kept", "s0", "s1", "s2", "s3"}
+    assert again.match(kit.keys_of(kept)) == 6
+    assert again.match(kit.keys_of(gone)) == 0
+    assert on_disk(tmp_path / "after", gone) == 0
+    assert set(kit.fetch(again, kept)) == {Get.HIT}
+    assert kit.audit(again) == []
+    again.close()
 
 
 def test_what_was_flushed_survives_a_kill(tmp_path, kit):

@@ -63,20 +63,24 @@ class Background:
         self.demote_soon(self._stuck())
         return self.drain(timeout_s) and not self._core.stuck
 
-    def stop(self, patience_s: float) -> None:
-        """Copy down what is left for as long as that gets on, and end the thread.
+    def stop(self, patience_s: float) -> bool:
+        """Copy down what is left for as long as that gets on, and end the thread; False where a tier hangs.
 
-        A tier that does not move for `patience_s` is not waited for.
+        One that does not move for `patience_s` is not waited for.
         """
+        if threading.current_thread() is self._thread:
+            self._closing = True
+            return True
         self.demote_soon(self._stuck())
-        before = -1
-        while not self.drain(patience_s) and (copied := self._copied()) != before:
+        before = self._copied()
+        while not (drained := self.drain(patience_s)) and (copied := self._copied()) != before:
             before = copied
         with self._wake:
             self._closing = True
             self._wake.notify_all()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if drained and self._thread.is_alive():
             self._thread.join(patience_s)
+        return drained
 
     def tell(self, callback: Callable[[str], None], session_id: str) -> None:
         """Call into the engine's code, whose faults are not the store's."""

@@ -2,16 +2,13 @@
 
 import logging
 import threading
-from concurrent.futures import Future
-from typing import TypeVar
+from collections.abc import Callable
 
 from kvlake.store.core import Core
 from kvlake.store.lanes import Lanes
 from kvlake.store.sessionlog import SessionLog
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Commit:
@@ -24,7 +21,7 @@ class Commit:
         self._lane = Lanes(1, "kvlake-sessions")
         self._lock = threading.Lock()
         """Held by the commit under way."""
-        self._closed = False  # guarded by _lock
+        self._closed = False  # of the lane alone: no write comes after the close
 
     def __call__(self) -> bool:
         """Make everything durable that was there before the call; False when that failed or took too long."""
@@ -32,41 +29,46 @@ class Commit:
         if not self._lock.acquire(timeout=min(2 * timeout_s, threading.TIMEOUT_MAX)):
             return False
         try:
-            if self._closed:
-                return False
             synced = [guard.sync() for guard in self._core.tiers]
-            if self._log is None:
+            session_log = self._log
+            if session_log is None:
                 return all(synced)
-            return bool(self._within(timeout_s, self._lane.submit(self._write))) and all(synced)
+            return self._within(timeout_s, lambda: self._write(session_log)) and all(synced)
         finally:
             self._lock.release()
 
     def close(self, timeout_s: float) -> None:
         """Close the log after its last write; one that hangs is left open."""
-        with self._lock:
-            self._closed = True
-        if self._log is not None:
-            self._within(timeout_s, self._lane.submit(self._log.close))
+        session_log = self._log
+        if session_log is not None:
+            self._within(timeout_s, lambda: self._shut(session_log))
         self._lane.close()
 
-    def _within(self, timeout_s: float, future: "Future[T]") -> T | None:
+    def _within(self, timeout_s: float, call: Callable[[], bool]) -> bool:
+        future = self._lane.submit(call)
         try:
             return future.result(timeout_s)
         except OSError as error:  # TimeoutError is one
             future.cancel()
             self._failed(error)
-            return None
+            return False
 
-    def _write(self) -> bool:
+    def _shut(self, session_log: SessionLog) -> bool:
+        self._closed = True
+        session_log.close()
+        return True
+
+    def _write(self, session_log: SessionLog) -> bool:
         """Write what has changed of the sessions. On the lane, so that no two writes meet."""
         core = self._core
-        assert self._log is not None
+        if self._closed:
+            return False
         with core.lock:
-            draft = self._log.draft(core.sessions)
+            draft = session_log.draft(core.sessions)
         if draft is None:
             return True
         try:
-            self._log.write(draft)
+            session_log.write(draft)
         except OSError as error:
             with core.lock:
                 draft.restore(core.sessions)

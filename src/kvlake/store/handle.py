@@ -110,6 +110,7 @@ class Session:
                 raise ValueError(f"session {new_id!r} is there already; delete it first, or fork to another name")
             now_s = core.clock.wall()
             twin = replace(state, id=new_id, keys=list(state.keys), created_s=now_s, last_use_s=now_s)
+            twin.branches = list(state.branches)
             twin.state, twin.pinned_until_s = State.IDLE, 0.0
             core.sessions.add(twin)
         self._parts.background.demote_soon([])
@@ -118,8 +119,9 @@ class Session:
     def delete(self) -> Deleted:
         """Remove the session and all its blocks that no other session holds, on every tier, their bytes overwritten.
 
-        Blocks of no session that continue such a block go with it. When this returns the deletion is durable, unless
-        `wiped` is False. Raises StoreBusyError where the store is open for reading only.
+        What its edited turns have let go of goes with them, and so do blocks of no session that continue such a block.
+        When this returns the deletion is durable, unless `wiped` is False. Raises StoreBusyError where the store is
+        open for reading only.
         """
         core = self._parts.core
         core.expect_writable()

@@ -35,6 +35,8 @@ class SessionState:
     last_use_s: float
     state: State = State.IDLE
     keys: list[BlockKey] = field(default_factory=list)
+    branches: list[BlockKey] = field(default_factory=list)
+    """First blocks of what edited turns have let go of, so that a deletion finds that as well."""
     tokens: int = 0
     turns: int = 0
     idle_ttl_s: float | None = None
@@ -115,6 +117,8 @@ class SessionTable:
             if old != new:
                 break
             kept += 1
+        if kept < len(state.keys) and state.keys[kept] not in state.branches:
+            state.branches.append(state.keys[kept])
         self._count(state, state.keys[kept:], -1)
         self._count(state, keys[kept:], +1)
         state.keys[kept:] = keys[kept:]
@@ -132,8 +136,9 @@ class SessionTable:
         self.changed[state.id] = min(kept_keys, self.changed.get(state.id, kept_keys))
 
     def only_holder(self, state: SessionState) -> list[BlockKey]:
-        """Keys that no other session holds."""
-        return [key for key in state.keys if self.holders[key] <= 1]
+        """Keys of the session that no other holds, and of what it let go that nobody holds."""
+        mine = [key for key in state.keys if self.holders[key] <= 1]
+        return mine + [key for key in state.branches if not self.holders.get(key)]
 
     def is_over(self, key: BlockKey) -> bool:
         """Every session that holds the block has ended (and there is one)."""

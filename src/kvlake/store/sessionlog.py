@@ -119,6 +119,7 @@ def _line(state: SessionState | None, name: str, kept: int) -> bytes:
     fields: dict[str, Any] = {field: getattr(state, field) for field in _PLAIN}
     fields |= {"namespace": state.namespace.hex(), "state": state.state.value, "kept": kept}
     fields["more"] = base64.b64encode(b"".join(state.keys[kept:])).decode()
+    fields["branches"] = base64.b64encode(b"".join(state.branches)).decode()
     return json.dumps(fields).encode()
 
 
@@ -127,12 +128,13 @@ def _apply(fields: dict[str, Any], states: dict[str, SessionState]) -> None:
         states.pop(fields["id"], None)
         return
     old = states.get(fields["id"])
-    raw = base64.b64decode(fields["more"])
     state = SessionState(**{field: fields[field] for field in _PLAIN}, namespace=bytes.fromhex(fields["namespace"]))
     state.state = State.ENDED if fields["state"] == State.ENDED else State.IDLE
-    state.keys = (old.keys if old else [])[: fields["kept"]] + _split(raw)
+    state.keys = (old.keys if old else [])[: fields["kept"]] + _split(fields["more"])
+    state.branches = _split(fields["branches"])
     states[state.id] = state
 
 
-def _split(raw: bytes) -> list[BlockKey]:
+def _split(text: str) -> list[BlockKey]:
+    raw = base64.b64decode(text)
     return [BlockKey(raw[at : at + KEY_BYTES]) for at in range(0, len(raw), KEY_BYTES)]

@@ -32,6 +32,9 @@ from kvlake.tiers.tier import Block, Buffer, CheckReport, Get, Put, Tier, Usage
 
 __all__ = ["Deleted", "Session", "SessionInfo", "Store", "StoreOptions"]
 
+_LAST_PATIENCE_S = 2.0
+"""What a tier that has already failed to commit is given to end its calls before it is left open."""
+
 
 class Store:
     """Blocks over tiers, fastest first. Thread-safe. `open_store` makes one from settings.
@@ -209,15 +212,15 @@ class Store:
     def close(self) -> None:
         """Write through what is left, make it durable and let go of the tiers.
 
-        A tier that hangs is given up after `io_timeout_s` at each of these steps, and is left open.
+        A tier that hangs is waited for no longer than a call or two may take (`io_timeout_s`), and is left open.
         """
         patience_s = min(self._core.options.io_timeout_s, TIMEOUT_MAX)
         with self._core.lock:
             was_closed, self._closed = self._closed, True
         if was_closed:
             return
-        self._background.stop(patience_s)
-        self._commit()
+        if not (self._background.stop(patience_s) and self._commit()):
+            patience_s = min(patience_s, _LAST_PATIENCE_S)
         self._reads.close()
         self._commit.close(patience_s)
         for guard in self._core.tiers:
