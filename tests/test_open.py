@@ -1,6 +1,7 @@
 """Opening a store by its settings: in memory, on disk, beside its owner; and what a failed opening leaves."""
 
-import multiprocessing
+import os
+import subprocess
 import sys
 import time
 
@@ -73,22 +74,13 @@ def test_one_writer_at_a_time(tmp_path):
 
 
 def test_a_writer_in_another_process_is_busy_too(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    with kvlake.open_store(tmp_path / "kv", **SMALL):
-        here, there = context.Pipe()
-        process = context.Process(target=_try_to_open, args=(str(tmp_path / "kv"), there, sys.path))
-        process.start()
-        assert here.poll(60)
-        assert here.recv() == "StoreBusyError"
-        process.join()
-
-
-def _try_to_open(path, pipe, search):
-    sys.path[:] = search
-    try:
-        kvlake.open_store(path, **SMALL)
-    except Exception as error:
-        pipe.send(type(error).__name__)
+    path = str(tmp_path / "kv")
+    program = f"import kvlake; kvlake.open_store({path!r}, **{SMALL!r})"
+    with kvlake.open_store(path, **SMALL):
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        there = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert there.returncode == 1
+    assert f"StoreBusyError: {path} is in use by process {os.getpid()}" in there.stderr
 
 
 def test_a_reader_looks_beside_the_owner_and_changes_nothing(tmp_path):

@@ -153,6 +153,27 @@ def test_a_late_put_is_taken_back(guard, kit):
     assert guard.put([block]) == [Put.STORED]
 
 
+def test_a_put_that_never_began_never_does(guard, kit):
+    blocks = kit.chain(0, 9)
+    guard.tier.faults.add(Fault("get", **HANG))
+    for block in blocks[:8]:
+        read(guard, block, 0.02)
+    assert guard.put([blocks[8]]) == [Put.ERROR]
+    assert not guard._late
+    guard.tier.faults.clear()
+    assert kit.wait_until(lambda: not guard._under_way)
+    assert guard.usage().blocks == 0
+
+
+def test_errors_that_a_tier_answers_with_open_the_breaker_too(guard, kit):
+    blocks = kit.chain(0, 2)
+    guard.tier.put = lambda blocks: [Put.ERROR] * len(blocks)
+    for _ in range(5):
+        assert guard.put(blocks) == [Put.ERROR] * 2
+    assert guard.breaker.is_open
+    assert guard.counters()["memory_errors"] == 5
+
+
 def test_a_late_put_that_found_the_block_there_takes_nothing_back(guard, kit):
     block = kit.chain(0, 1)[0]
     guard.put([block])

@@ -335,6 +335,6 @@ def test_a_store_is_its_model(tmp_path, kit):
     run_state_machine_as_test(
         lambda: StoreMachine(tmp_path / "kv", kit),
         settings=settings(
-            max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

@@ -59,7 +59,8 @@ def shape(table):
     return {
         state.id: (
             state.tenant, state.namespace, state.created_s, state.last_use_s, state.keys, state.tokens, state.turns,
-            state.branches, state.idle_ttl_s, state.pinned_until_s, state.expires_s, state.stop_reason, state.pending_tool_call,
+            state.branches, state.idle_ttl_s, state.pinned_until_s, state.expires_s, state.stop_reason,
+            state.pending_tool_call,
             State.IDLE if state.state is State.ACTIVE else state.state,
         )
         for state in table.by_id.values()
