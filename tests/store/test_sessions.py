@@ -83,6 +83,15 @@ def test_idle_leaves_nothing_in_memory_and_all_on_disk(stores, kit, talk):
     assert set(kit.fetch(store, blocks)) == {Get.HIT}
 
 
+def test_an_engine_is_told_of_a_deletion(stores, talk):
+    store = stores()
+    talk(store, "s", 0, 2)
+    seen = []
+    store.on_idle(seen.append)
+    store.session("s").delete()
+    assert seen == ["s"]
+
+
 def test_idle_gives_the_memory_back_to_the_system(stores, kit, talk):
     nbytes = 256 << 10
     store = stores(memory_bytes=64 << 20, disk_bytes=128 << 20)

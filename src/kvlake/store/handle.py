@@ -130,6 +130,7 @@ class Session:
             doomed = core.sessions.only_holder(state)
             core.sessions.remove(state)
             unsure = core.counts["unsure_removals"]
+        self._parts.tell_idle(self.id)
         self._parts.background.drain(core.options.io_timeout_s)
         with core.lock:
             entries = core.index.subtree(doomed)

@@ -24,6 +24,7 @@ p{margin:.5rem 0}.soft{color:var(--soft)}
 .tiles div{background:var(--panel);border-radius:.5rem;padding:.7rem .8rem;font-size:.85rem;color:var(--soft)}
 .tiles b{display:block;font-size:1.45rem;line-height:1.25;color:var(--ink)}
 .tiles .bad b{color:var(--cold)}
+code{white-space:nowrap}
 svg{display:block;width:100%;height:auto;margin:.6rem 0;font-family:inherit}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.85rem;font-variant-numeric:tabular-nums}
@@ -75,7 +76,7 @@ def _tiles(report: "Report") -> str:
     near, idle, sessions = report["medians"]["near_2000"], report["idle"], report["sessions"]
     # A short demo has no session near 2,000 tokens; then all of them stand for it.
     medians = near or report["medians"]["all"]
-    where = f"at about {medians['tokens']:,.0f} tokens"
+    where = f"at about {round(medians['tokens'], -2):,.0f} tokens"
     equal, kept = (sum(each[what] for each in sessions) for what in ("tokens_equal", "blocks_kept"))
     resting = idle["memory_bytes"] + idle["device_bytes"]
     disk, memory = medians["disk_speedup"], medians["memory_speedup"]
@@ -83,7 +84,7 @@ def _tiles(report: "Report") -> str:
         (f"{disk:.1f}×", f"sooner from disk than computed anew, {where}", disk >= 1),
         (f"{memory:.1f}×", f"sooner from memory, {where}", memory >= 1),
         (f"{equal} of {len(sessions)}", "answers equal to the last token, all three ways", equal == len(sessions)),
-        (f"{kept} of {len(sessions)}", "sessions with every block there after kill -9", kept == len(sessions)),
+        (f"{kept} of {len(sessions)}", "sessions with every block there after kill&nbsp;-9", kept == len(sessions)),
         (format_bytes(resting), "of memory and device held by sessions at rest", not resting),
         (f"{report['hit_rate']:.0%}", "of all prompt tokens did not have to be computed", True),
     ]
@@ -92,7 +93,7 @@ def _tiles(report: "Report") -> str:
 
 
 def _times(report: "Report") -> str:
-    header = ("session", "tokens", "computed", "anew", "from memory", "from disk", "equal")
+    header = ("session", "tokens", "anew", "from memory", "from disk", "computed", "equal")
     rows = [
         (
             escape(each["id"]), f"{each['tokens']:,}", f"{each['computed_tokens']:,}",
