@@ -202,7 +202,7 @@ class Store:
             return [Session(self._parts, name).describe() for name in names]
 
     def on_idle(self, callback: Callable[[str], None]) -> None:
-        """Have `callback(session_id)` called when a session goes idle or is deleted: an engine then frees what it holds."""
+        """Have `callback(session_id)` called when a session goes idle or is deleted, for an engine to free its part."""
         self._idle_callbacks.append(callback)
 
     def tenant_digest(self, tenant: str) -> bytes:

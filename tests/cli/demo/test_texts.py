@@ -36,7 +36,7 @@ def test_no_text_begins_another():
 
 
 def test_short_texts_for_a_short_demo():
-    assert [text.tokens for text in choose(2, 100)] == [84, 118]
+    assert [text.tokens for text in choose(2, 100)] == [84, 106]
 
 
 def test_the_system_prompt_is_some_whole_blocks():

@@ -1,6 +1,7 @@
 """The device tier of an engine: the caches of the sessions in use -> the one that a prompt goes on from."""
 
 import ctypes
+import gc
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class LiveCaches:
 
 def give_back_heap() -> None:
     """Have the C library return what tensors no longer use to the system; glibc alone keeps it (malloc_trim(3))."""
+    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

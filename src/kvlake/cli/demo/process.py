@@ -27,6 +27,8 @@ class WorkerProcess:
         self._log, self._note = log, note
         # Threads that spin while they wait take the time of others on a machine that is not ours alone.
         environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"HF_HUB_OFFLINE": "1"}
+        # oneDNN keeps 1,024 compiled kernels, some for each prompt length: over 100 MiB that belong to no session.
+        environment.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8")
         # To a file and not a pipe: a pipe that nobody reads fills up, and the worker would wait for ever.
         with log.open("ab") as errors:
             self._process = subprocess.Popen(

@@ -29,6 +29,7 @@ class DemoSettings:
     memory_bytes: int = 384 * MIB
     typical_tokens: int = 1800
     new_tokens: int = 12
+    """Of the answers that are compared."""
     seed: int = 0
 
     @property

@@ -32,7 +32,7 @@ _NAMES = (
     "typesseq", "attribute-access", "formatstrings", "typesmapping", "calls", "function", "naming",
 )  # fmt: skip
 _CHARACTERS_PER_TOKEN = 6
-_SHORT, _LONG, _LONGEST = 0.84, 1.18, 2.1
+_SHORT, _LONG, _LONGEST = 0.84, 1.06, 2.1
 
 
 @dataclass(frozen=True, slots=True)
