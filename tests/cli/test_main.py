@@ -24,7 +24,7 @@ def test_says_its_version(run):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_and_speaks_json_or_talks(run, name):
-    text = run(name, "-h").output
+    text = run(name, "--help").output
     assert text.count("\n") > 5
     assert "--json" in text or name == "chat"
 
@@ -32,7 +32,7 @@ def test_every_command_explains_itself_and_speaks_json_or_talks(run, name):
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; from click.testing import CliRunner; from kvlake.cli.main import main, COMMANDS\n"
-        "for name in COMMANDS: assert CliRunner().invoke(main, [name, '--help']).exit_code == 0\n"
+        "for name in COMMANDS: assert CliRunner().invoke(main, [name, '-h']).exit_code == 0\n"
         "print({'torch', 'transformers', 'numpy', 'matplotlib', 'rich', 'psutil'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
