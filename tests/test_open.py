@@ -9,7 +9,10 @@ import pytest
 
 import kvlake
 from kvlake.base.errors import CapacityError, ConfigError, StoreBusyError, StoreFormatError
+from kvlake.config import Settings
+from kvlake.open import _capacity_bytes
 from kvlake.testing.blocks import block_of, key_of, payload_of
+from kvlake.tiers.disk.recover import DiskOptions
 from kvlake.tiers.tier import Get, Put
 
 SMALL = {"memory_bytes": "256 KiB", "disk_bytes": "16 MiB", "disk_reserve_bytes": 0, "disk_direct": False}
@@ -170,3 +173,11 @@ def test_names_are_loaded_when_they_are_used():
     assert "open_store" in kvlake.__all__
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         kvlake.nonsense  # noqa: B018
+
+
+def test_a_store_larger_than_the_default_is_not_shrunk_by_leaving_the_size_out(tmp_path):
+    with (tmp_path / "00000.seg").open("wb") as segment:
+        segment.truncate(40 << 30)  # sparse
+    options = DiskOptions(capacity_bytes=_capacity_bytes(tmp_path, Settings()))
+    assert options.capacity_bytes - options.log_bytes >= 40 << 30
+    assert _capacity_bytes(tmp_path, Settings(disk_bytes=1 << 30)) == 1 << 30

@@ -57,7 +57,7 @@ def _open_disk(path: Path, chosen: Settings, opened: ExitStack, *, read_only: bo
         raise ConfigError(f"there is no store at {path}; give its directory")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     options = DiskOptions(
-        capacity_bytes=chosen.disk_bytes, reserve_bytes=chosen.disk_reserve_bytes, read_only=read_only
+        capacity_bytes=_capacity_bytes(path, chosen), reserve_bytes=chosen.disk_reserve_bytes, read_only=read_only
     )
     device = Device(path, direct=chosen.disk_direct and not read_only)
     disk = DiskTier.open(path, options, device=device)
@@ -65,6 +65,17 @@ def _open_disk(path: Path, chosen: Settings, opened: ExitStack, *, read_only: bo
     session_log = SessionLog(device, options.log_bytes // 2, read_only=read_only)
     opened.callback(session_log.close)
     return disk, session_log
+
+
+def _capacity_bytes(path: Path, chosen: Settings) -> int:
+    """The capacity that was set; where that is the default, at least what a larger store takes up already.
+
+    A capacity lowered on purpose gives up the segments beyond it. Nobody means that who leaves it out.
+    """
+    if chosen.disk_bytes != Settings().disk_bytes:
+        return chosen.disk_bytes
+    there = sum(segment.stat().st_size for segment in path.glob("*.seg"))
+    return max(chosen.disk_bytes, there * 17 // 16)  # with the share that is kept for logs
 
 
 def _options(chosen: Settings, *, read_only: bool) -> StoreOptions:
