@@ -18,7 +18,8 @@ WIDTH = 100
 
 def commands() -> Iterator[click.Context]:
     """Every command with its path, a group before its members."""
-    todo = [click.Context(main, info_name="kvlake", terminal_width=WIDTH)]
+    # With the group's own settings: a command keeps the help option of whoever asks for it first.
+    todo = [click.Context(main, info_name="kvlake", **main.context_settings | {"terminal_width": WIDTH})]
     while todo:
         context = todo.pop()
         yield context
