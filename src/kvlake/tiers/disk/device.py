@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 
 from kvlake.tiers.disk.aio import AioQueue
@@ -29,7 +28,7 @@ PROBE = ".probe"
 _RAM_FILE_SYSTEMS = {0x01021994: "tmpfs", 0x858458F6: "ramfs"}  # linux/magic.h
 _ZERO_RANGE, _PUNCH_HOLE, _KEEP_SIZE = 0x10, 0x02, 0x01  # linux/falloc.h
 _DIRECT_DEPTH, _THREADS = 32, 8
-_RAM_THREADS, _RAM_JOBS_PER_CALL = 2, 1
+_RAM_THREADS = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -41,8 +40,8 @@ class Device:
         self.io_mode, self.why_not_direct = self._probe(direct)
         self._lock = threading.Lock()
         self._idle_queues: list[Queue] = []  # guarded by _lock
-        self._on_ram = "RAM file system" in self.why_not_direct
-        self._pool = ThreadPoolExecutor(_RAM_THREADS if self._on_ram else _THREADS, thread_name_prefix="kvlake-disk")
+        self._threads = _RAM_THREADS if "RAM file system" in self.why_not_direct else _THREADS
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="kvlake-disk")
 
     @property
     def direct(self) -> bool:
@@ -105,10 +104,7 @@ class Device:
             except OSError as error:
                 log.warning("kernel aio is not to be had (%s): using threads", error)
                 self.io_mode = "direct-threads"
-        if self._on_ram:
-            # A job is over in microseconds there: handing each out alone would cost more than the job.
-            return ThreadQueue(self._pool, 2 * _RAM_THREADS, _RAM_JOBS_PER_CALL)
-        return ThreadQueue(self._pool, 2 * _THREADS)
+        return ThreadQueue(self._pool, 2 * self._threads)
 
     def _probe(self, direct: bool) -> tuple[str, str]:
         """The best way of I/O that works here, and why it is not the first choice."""
@@ -196,31 +192,27 @@ class File:
 class ThreadQueue:
     """Jobs on a pool of threads; completions come in the order of the jobs."""
 
-    def __init__(self, pool: ThreadPoolExecutor, depth: int, jobs_per_call: int = 1) -> None:
-        """Up to `depth` calls are handed out at a time, each of `jobs_per_call` jobs one after the other."""
-        self._pool, self._depth, self._jobs_per_call = pool, depth, jobs_per_call
+    def __init__(self, pool: ThreadPoolExecutor, depth: int) -> None:
+        """Up to `depth` jobs are handed out at a time."""
+        self._pool, self._depth = pool, depth
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, int]]:
-        flying: deque[tuple[list[Job], Future[list[int]]]] = deque()
+        flying: deque[tuple[Job, Future[int]]] = deque()
         waiting = iter(jobs)
         try:
             while True:
-                while len(flying) < self._depth and (group := list(islice(waiting, self._jobs_per_call))):
-                    flying.append((group, self._pool.submit(_move_all, group)))
+                while len(flying) < self._depth and (job := next(waiting, None)) is not None:
+                    flying.append((job, self._pool.submit(_move, job)))
                 if not flying:
                     return
-                group, moved = flying.popleft()
-                yield from zip(group, moved.result(), strict=True)
+                job, moved = flying.popleft()
+                yield job, moved.result()
         finally:
             for _, moved in flying:
                 moved.result()
 
     def close(self) -> None:
         """Nothing of its own to give back: the pool is the device's."""
-
-
-def _move_all(jobs: list[Job]) -> list[int]:
-    return [_move(job) for job in jobs]
 
 
 def _move(job: Job) -> int:
